@@ -1,0 +1,153 @@
+"""Time of one kernel on one device: launch overhead plus the roofline, divided by the utilization reached.
+
+The roofline (Williams, Waterman, Patterson 2009): a kernel takes at least FLOPs / peak and at least
+bytes / bandwidth, and the larger of the two. What a kernel computes and moves is stated once per family
+in a table of counts; two such tables exist, `DIRECT` (each operand crosses the memory bus once) and
+`IM2COL` (convolutions as the matrix products of their unrolled input, the convention of Barrachina et al. 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import jax.numpy as jnp
+
+from jaxscale.nouns import Array, Device
+
+Count = Callable[[Array, Array], tuple[Array, Array]]
+"""(dimensions [dimension, ...], itemsize [...]) -> (FLOPs [...], bytes [...])"""
+
+
+class KernelModel(Protocol):
+    """Anything that times kernels; every caller of kernel times takes one of these."""
+
+    def __call__(
+        self, family: str, dimensions: Array, itemsize: Array, precision: Array, device: Device
+    ) -> Array:
+        """Time kernels of one family.
+
+        Args:
+            family: a key of `KERNEL_DIMENSIONS`.
+            dimensions: [dimension, ...] sizes in the order of `KERNEL_DIMENSIONS[family]`.
+            itemsize: [...] B per element.
+            precision: [...] int32 index into `PRECISIONS`.
+            device: where the kernel runs.
+
+        Returns:
+            [...] s.
+        """
+        ...
+
+
+def _convolution(dimensions: Array, itemsize: Array) -> tuple[Array, Array]:
+    """2 FLOPs per multiply-add; input, output and weights cross the bus once, in every direction."""
+    batch, c_in, h_in, w_in, c_out, h_out, w_out, kh, kw, _, _, groups = dimensions
+    filters = c_out * (c_in / groups) * kh * kw
+    moved = batch * (c_in * h_in * w_in + c_out * h_out * w_out) + filters
+    return 2 * batch * h_out * w_out * filters, itemsize * moved
+
+
+def _convolution_im2col(dimensions: Array, itemsize: Array) -> tuple[Array, Array]:
+    """matmul(co, b ho wo, ci kh kw); both backward products permute the same three sizes."""
+    batch, c_in, _, _, c_out, h_out, w_out, kh, kw, _, _, groups = dimensions
+    return _matmul(jnp.stack([c_out, batch * h_out * w_out, (c_in / groups) * kh * kw]), itemsize)
+
+
+def _matmul(dimensions: Array, itemsize: Array) -> tuple[Array, Array]:
+    m, n, k = dimensions
+    return 2 * m * n * k, itemsize * (m * n + m * k + n * k)
+
+
+def _batched_matmul(dimensions: Array, itemsize: Array) -> tuple[Array, Array]:
+    flops, moved = _matmul(dimensions[1:], itemsize)
+    return dimensions[0] * flops, dimensions[0] * moved
+
+
+def _per_element(dimensions: Array, itemsize: Array) -> tuple[Array, Array]:
+    elements, reads, writes, flops = dimensions
+    return elements * flops, itemsize * elements * (reads + writes)
+
+
+def _normalization(dimensions: Array, itemsize: Array) -> tuple[Array, Array]:
+    elements, _, reads, writes = dimensions
+    return elements * 4 * (reads + writes), itemsize * elements * (reads + writes)
+
+
+def _softmax(dimensions: Array, itemsize: Array) -> tuple[Array, Array]:
+    rows, columns, reads, writes = dimensions
+    return rows * columns * 5, itemsize * rows * columns * (reads + writes)
+
+
+def _pooling(dimensions: Array, itemsize: Array) -> tuple[Array, Array]:
+    batch, channels, in_size, out_size, window, passes = dimensions
+    maps = batch * channels
+    return maps * out_size * window, itemsize * passes * maps * (in_size + out_size)
+
+
+def _pooling_window(dimensions: Array, itemsize: Array) -> tuple[Array, Array]:
+    """Every window is read: kh kw b ho wo c elements, forward and once more backward (no reuse in a cache)."""
+    batch, channels, _, out_size, window, _ = dimensions
+    elements = batch * channels * out_size * window
+    return elements, itemsize * elements
+
+
+DIRECT: dict[str, Count] = {
+    "convolution_forward": _convolution,
+    "convolution_backward_data": _convolution,
+    "convolution_backward_filter": _convolution,
+    "matmul": _matmul,
+    "batched_matmul": _batched_matmul,
+    "normalization": _normalization,
+    "elementwise": _per_element,
+    "pooling": _pooling,
+    "softmax": _softmax,
+    "optimizer": _per_element,
+}
+
+IM2COL: dict[str, Count] = DIRECT | {
+    "convolution_forward": _convolution_im2col,
+    "convolution_backward_data": _convolution_im2col,
+    "convolution_backward_filter": _convolution_im2col,
+    "pooling": _pooling_window,
+}
+
+MATRIX_FAMILIES = frozenset(
+    (
+        "convolution_forward",
+        "convolution_backward_data",
+        "convolution_backward_filter",
+        "matmul",
+        "batched_matmul",
+    )
+)
+"""Families that run on matrix units; the others run at the vector rate."""
+
+
+COUNTS = {"direct": DIRECT, "im2col": IM2COL}
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The kernel model without measurements.
+
+    Args:
+        counts: a key of `COUNTS`.
+
+    >>> from jaxscale import hardware_db
+    >>> v100 = hardware_db.device("v100-sxm2-16gb")._replace(launch_overhead=jnp.zeros(()), utilization={})
+    >>> sizes = jnp.array([4096.0, 4096.0, 4096.0])
+    >>> f"{Roofline()('matmul', sizes, jnp.array(4.0), jnp.array(0), v100):.5f}"  # 2 x 4096^3 / 15.7e12
+    '0.00875'
+    """
+
+    counts: str = "direct"
+
+    def __call__(
+        self, family: str, dimensions: Array, itemsize: Array, precision: Array, device: Device
+    ) -> Array:
+        flops, moved = COUNTS[self.counts][family](dimensions, itemsize)
+        peaks = device.peak_flops if family in MATRIX_FAMILIES else device.vector_flops
+        ideal = jnp.maximum(flops / peaks[precision], moved / device.memory_bandwidth)
+        return device.launch_overhead + ideal / device.utilization.get(family, 1.0)

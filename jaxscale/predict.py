@@ -1,0 +1,261 @@
+"""The one evaluation of a plan, in two tiers.
+
+`price` times the kernels of a shard on a device; `compose` adds replicas, links and memory and is a handful
+of adds and maxima per plan; `predict` is one after the other. Every leaf of a `Shard`, a `Table` and a `Plan`
+may carry trailing axes that broadcast, so the same lines evaluate one plan and a block of millions.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from jaxscale import collectives
+from jaxscale.collectives import Envelope
+from jaxscale.kernels import KernelModel, Roofline
+from jaxscale.memory import memory
+from jaxscale.nouns import (
+    PHASES,
+    REASONS,
+    Array,
+    Cluster,
+    Device,
+    Exchange,
+    KernelRows,
+    Plan,
+    Prediction,
+    Shard,
+    Table,
+    Time,
+    Workload,
+)
+
+GRADIENT_ALGORITHMS = collectives.DEFAULT_ALGORITHMS["all_reduce"]
+"""What reduces gradients unless the caller names something else: what GPU libraries choose from."""
+
+
+COLLECTIVES = {
+    "all_gather": collectives.all_gather,
+    "all_reduce": collectives.all_reduce,
+    "reduce_scatter": collectives.reduce_scatter,
+}
+
+
+def price(workload: Workload, device: Device, shard: Shard, kernel_model: KernelModel | None = None) -> Table:
+    """Time every kernel of `shard` on `device`: tier one.
+
+    Args:
+        workload: L layers, E edges, J messages.
+        device: where the kernels run.
+        shard: leaves [...] and [L, ...].
+        kernel_model: times one kernel; the roofline when None.
+
+    Returns:
+        Table with leaves [...], [J, ...] and [tensor, ...].
+    """
+    kernel_model = kernel_model or Roofline()
+    whole = (shard.split > 0) | (shard.tp == 1)
+    batch = jnp.where(whole, shard.micro_batch_size, shard.micro_batch_size / shard.tp)
+    filters = _beside(workload.layers.filters, batch)
+    held = jnp.where(whole, jnp.ceil(filters / shard.tp) / filters, 1.0)
+
+    seconds = jnp.zeros((len(PHASES), *batch.shape), batch.dtype)
+    for family, rows in workload.kernels.items():
+        dimensions = _localize(rows, batch[rows.layer], held[rows.layer])
+        itemsize, precision = _beside(rows.itemsize, batch), _beside(rows.precision, batch)
+        times = kernel_model(family, dimensions, itemsize, precision, device)
+        seconds = seconds.at[rows.phase, rows.layer].add(times)
+    forward, backward_input, backward_weight, update = seconds
+    backward = backward_input + backward_weight
+
+    finished = jnp.cumsum(workload.buckets, 0)
+    gradients = _gradient_bytes(workload, whole, held)
+    outputs, input_gradients = _exchanged_bytes(workload, shard)
+    return Table(
+        forward=forward.sum(0),
+        backward=backward.sum(0),
+        update=update.sum(0),
+        ready=jnp.tensordot(finished, backward, 1),
+        gradients=gradients,
+        outputs=outputs,
+        input_gradients=input_gradients,
+        gradient_bytes=workload.gradient_bytes,
+        precedes=dict.fromkeys(input_gradients, finished[:, workload.edges.consumer]),
+        memory=memory(workload, batch, held, sum(gradients.values())),
+        ideal=workload.flops / device.peak_flops[workload.precision],
+    )
+
+
+def exchange(
+    table: Table, cluster: Cluster, tp: Array, algorithms: tuple[str, ...] = GRADIENT_ALGORITHMS
+) -> Exchange:
+    """Time what the ranks of a group exchange within each micro-batch, while nothing computes.
+
+    Args:
+        table: from `price`.
+        cluster: its links carry the messages.
+        tp: [...] ranks per group, neighbours in the numbering of devices.
+        algorithms: what may sum input gradients, names of all-reduce algorithms.
+
+    Returns:
+        Exchange with leaves [...] and [J, ...].
+    """
+    ranks = collectives.group(tp, 1, cluster.gpus_per_node)
+    chosen = {"all_reduce": _reductions(algorithms) or GRADIENT_ALGORITHMS}
+
+    def times(kind: str, sizes: Array) -> Array:
+        """A loop over the tensors, so that the envelope is worked out once and not once per tensor."""
+        envelope = COLLECTIVES[kind](cluster.links, ranks, 4.0, chosen.get(kind))
+        return jax.lax.map(partial(collectives.time, envelope), sizes)
+
+    forward, backward, ready = (jnp.zeros_like(leaf) for leaf in (table.forward, table.backward, table.ready))
+    for kind, sizes in table.outputs.items():
+        forward += times(kind, sizes).sum(0)
+    for kind, sizes in table.input_gradients.items():
+        edges = times(kind, sizes)
+        backward += edges.sum(0)
+        ready += jnp.tensordot(table.precedes[kind], edges, 1)
+    return Exchange(forward, backward, ready)
+
+
+def compose(
+    table: Table,
+    exchanged: Exchange,
+    cluster: Cluster,
+    plan: Plan,
+    algorithms: tuple[str, ...] = GRADIENT_ALGORITHMS,
+) -> Prediction:
+    """What plans cost, given the priced table of their shards: tier two.
+
+    Gradient messages leave in backward order, each when its gradients exist and the link is free:
+    walking the messages, net = max(ready, net) + all_reduce, and the step ends no earlier than both clocks
+    (Barrachina et al. 2021, one message per layer; here one per bucket). Accumulated micro-batches reduce
+    once, with the last of them.
+
+    Args:
+        table: from `price`, for the plan's shard.
+        exchanged: from `exchange`, for the same table.
+        cluster: devices and links.
+        plan: leaves [...]; `plan.split` is not read, `price` has used it.
+        algorithms: what may reduce the gradients, names of all-reduce algorithms or "parameter_server".
+
+    Returns:
+        Prediction with leaves [...].
+    """
+    backward = table.backward + exchanged.backward
+    ready = table.ready + exchanged.ready
+    envelopes = _gradient_envelopes(table, cluster, plan, algorithms)
+    link, net = jnp.zeros(()), jnp.zeros(())
+    for j in range(ready.shape[0]):
+        message = sum(collectives.time(envelopes[who], size[j]) for who, size in table.gradients.items())
+        link += message
+        net = jnp.maximum(net, backward + plan.overlap * (ready[j] - backward)) + message
+
+    micro_batches = plan.global_batch_size / (plan.dp * plan.micro_batch_size)
+    time = Time(
+        forward=micro_batches * table.forward,
+        backward=micro_batches * table.backward,
+        activation_exchange=micro_batches * (exchanged.forward + exchanged.backward),
+        gradient_exchange=jnp.maximum(net - backward, 0.0),
+        update=table.update,
+    )
+    step_time = sum(time)
+    held = table.memory._replace(buffers=jnp.where(plan.dp * plan.tp > 1, table.memory.buffers, 0.0))
+    peak_memory = sum(held)
+    broken = (
+        peak_memory > cluster.device.memory_capacity,
+        plan.dp * plan.tp > cluster.nodes * cluster.gpus_per_node,
+    )
+    reasons = sum(jnp.int32(2**bit) * limit for bit, limit in zip(range(len(REASONS)), broken, strict=True))
+    return Prediction(
+        step_time=step_time,
+        time=time,
+        gradient_link_time=link,
+        peak_memory=peak_memory,
+        memory=held,
+        feasible=reasons == 0,
+        reasons=reasons,
+        mfu=table.ideal * plan.global_batch_size / (step_time * plan.dp * plan.tp),
+    )
+
+
+def predict(
+    workload: Workload,
+    cluster: Cluster,
+    plan: Plan,
+    kernel_model: KernelModel | None = None,
+    algorithms: tuple[str, ...] = GRADIENT_ALGORITHMS,
+) -> Prediction:
+    """Time, memory and feasibility of `plan` for `workload` on `cluster`.
+
+    A pure function of arrays: jit, vmap and differentiate it in any leaf.
+    """
+    shard = Shard(plan.micro_batch_size, plan.tp, plan.split)
+    table = price(workload, cluster.device, shard, kernel_model)
+    return compose(table, exchange(table, cluster, plan.tp, algorithms), cluster, plan, algorithms)
+
+
+def _localize(rows: KernelRows, batch: Array, held: Array) -> Array:
+    """[dimension, row, ...] sizes of the kernels on one rank."""
+    samples = jnp.where(_beside(rows.per_sample, batch) > 0, batch, 1.0)
+    filters = jnp.where(_beside(rows.per_filter, batch) > 0, held, 1.0)
+    return _beside(rows.dimensions, batch) * filters * samples
+
+
+def _gradient_bytes(workload: Workload, whole: Array, held: Array) -> dict[str, Array]:
+    """[J, ...] B by who reduces: ranks that hold the same filters, or all that hold the same layer."""
+    size = _beside(workload.layers.parameters, held) * held * workload.gradient_bytes
+    return {
+        "replicas": jnp.tensordot(workload.buckets, jnp.where(whole, size, 0.0), 1),
+        "all_ranks": jnp.tensordot(workload.buckets, jnp.where(whole, 0.0, size), 1),
+    }
+
+
+def _exchanged_bytes(workload: Workload, shard: Shard) -> tuple[dict[str, Array], dict[str, Array]]:
+    """B of activations, forward, and of their gradients, backward, that cross a group of ranks.
+
+    A layer with split filters gathers its outputs, and sums its input gradients over the ranks (Castelló et
+    al. 2019). Between a layer with split samples and one with split filters the samples are gathered on the
+    way in and scattered on the way out.
+    """
+    batch = jnp.where(shard.tp > 1, shard.micro_batch_size, 0.0) * workload.activation_bytes
+    layers, edges = workload.layers, workload.edges
+    before, after = shard.split[edges.producer], shard.split[edges.consumer]
+    elements, weighted = (_beside(leaf, before) for leaf in (edges.elements, edges.weighted))
+    gathered = jnp.concatenate([_beside(layers.outputs, before) * shard.split, elements * (1 - before) * after])
+    return {"all_gather": gathered * batch}, {
+        "all_reduce": elements * weighted * before * after * batch,
+        "reduce_scatter": elements * weighted * (1 - before) * after * batch,
+        "all_gather": elements * before * (1 - after) * batch,
+    }
+
+
+def _reductions(algorithms: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in algorithms if name != "parameter_server")
+
+
+def _gradient_envelopes(
+    table: Table, cluster: Cluster, plan: Plan, algorithms: tuple[str, ...]
+) -> dict[str, Envelope]:
+    """How long messages take among the ranks that hold the same filters, and among all ranks."""
+    groups = {
+        "replicas": collectives.group(plan.dp, plan.tp, cluster.gpus_per_node),
+        "all_ranks": collectives.group(plan.dp * plan.tp, 1, cluster.gpus_per_node),
+    }
+    reductions = _reductions(algorithms)
+    envelopes = {}
+    for who in table.gradients:
+        parts = []
+        if reductions:
+            parts.append(collectives.all_reduce(cluster.links, groups[who], table.gradient_bytes, reductions))
+        if "parameter_server" in algorithms:
+            parts.append(collectives.parameter_server(cluster.links, groups[who], table.gradient_bytes))
+        envelopes[who] = Envelope(*map(jnp.concatenate, zip(*parts, strict=True)))
+    return envelopes
+
+
+def _beside(leaf: Array, batch: Array) -> Array:
+    """Append the trailing axes of `batch`, [layer, ...], to a leaf of the workload."""
+    return leaf.reshape(leaf.shape + (1,) * (batch.ndim - 1))

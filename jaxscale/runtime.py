@@ -1,0 +1,32 @@
+"""Settings of the JAX runtime that a program makes once; importing jaxscale changes none of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def use_compilation_cache() -> Path | None:
+    """Keep compiled programs between runs; return their folder, or None where none can be had.
+
+    The folder is `JAXSCALE_CACHE_DIR` when that is set, else `JAX_COMPILATION_CACHE_DIR`, else jaxscale's own
+    in the user's cache folder. A folder made here is open to its owner alone, and one that belongs to
+    somebody else is not used, because JAX runs what it finds there.
+    """
+    import jax
+    import platformdirs
+
+    given = os.environ.get("JAXSCALE_CACHE_DIR") or os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    folder = Path(given) if given else platformdirs.user_cache_path("jaxscale")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        owned = not hasattr(os, "getuid") or folder.stat().st_uid == os.getuid()
+    except OSError:
+        return None
+    if not owned or not os.access(folder, os.W_OK | os.X_OK):
+        return None
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    # Most of jaxscale's programs compile in under a second, and a run needs several of them.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    return folder

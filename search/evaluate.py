@@ -1,0 +1,383 @@
+"""Stream a space through one compiled evaluation and keep what the reductions ask for.
+
+The compiled part returns one number per block of lanes, the best score in it; whatever is to be
+reported of a winner is evaluated again, in float64, for the few blocks that hold winners.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from math import ceil
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxscale.kernels import KernelModel, Roofline
+from jaxscale.levers import lever
+from jaxscale.nouns import Cluster, Exchange, Plan, Prediction, Shard, Table
+from jaxscale.plans import PlanSpec
+from jaxscale.predict import GRADIENT_ALGORITHMS, compose, exchange, predict, price
+from jaxscale.search.reductions import Chunk, Keys, Place, Reduction
+from jaxscale.search.space import COLUMNS, Space
+
+LANES = 64
+"""Link points side by side. Where there are many, they are the innermost axis: what depends on the plan
+alone is evaluated once for all of them, and the innermost loop is long."""
+
+TILE = 2**14
+"""Candidates composed at a time: their arrays fit the cache of one core."""
+
+CHUNK = 2**25
+"""Candidates per call of the compiled evaluation, about half a second on two cores."""
+
+DEVICE_POINTS = 64
+"""Priced tables held at a time."""
+
+WINNERS = 64
+"""Blocks worked out at a time once the search is over."""
+
+Score = Callable[[Prediction, Plan], jax.Array]
+
+
+def time_per_sample(prediction: Prediction, plan: Plan) -> jax.Array:
+    """Step time over global batch where the plan is feasible; compares plans of unlike batches."""
+    return jnp.where(prediction.feasible, prediction.step_time / plan.global_batch_size, jnp.inf)
+
+
+def peak_memory(prediction: Prediction, plan: Plan) -> jax.Array:
+    """Memory of the plan, feasible or not: what comes closest to fitting."""
+    return prediction.peak_memory * jnp.ones_like(plan.global_batch_size)
+
+
+class Evaluation(NamedTuple):
+    """What `evaluate` returns."""
+
+    results: list[Any]
+    """One per reduction."""
+    candidates: int
+    """Valid, distinct candidates that were composed."""
+    seconds: float
+    """Spent judging them, compilation apart."""
+    compile_seconds: float
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan on a hardware point, evaluated in float64."""
+
+    plan: PlanSpec
+    hardware: dict[str, float]
+    """Values of the levers that the space varies."""
+    cluster: Cluster
+    prediction: Prediction
+
+
+def evaluate(
+    space: Space,
+    reductions: Sequence[Reduction],
+    score: Score = time_per_sample,
+    kernel_model: KernelModel | None = None,
+    algorithms: tuple[str, ...] = GRADIENT_ALGORITHMS,
+    progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """Judge every candidate of `space`.
+
+    Args:
+        space: what to search.
+        reductions: what to keep; each gives one entry of `results`.
+        score: [...] per candidate, smaller is better, infinite where it does not count.
+        kernel_model: times kernels; the roofline when None.
+        algorithms: what may reduce gradients, as in `compose`.
+        progress: called with (candidates done, candidates in all).
+
+    >>> from jaxscale import hardware_db, zoo
+    >>> from jaxscale.lower import lower
+    >>> from jaxscale.search.reductions import TopK
+    >>> network = zoo.build("vgg16")
+    >>> space = Space(network, lower(network), hardware_db.cluster("dgx-1-v100"), global_batch_sizes=(256,))
+    >>> [best] = evaluate(space, [TopK(1)]).results[0]
+    >>> best.plan.devices
+    8
+    """
+    search = Search(space, reductions, score, kernel_model or Roofline(), algorithms)
+    started = time.perf_counter()
+    search.compiled
+    compiled = time.perf_counter()
+    done = 0
+    for chunk in search.chunks():
+        for reduction in reductions:
+            reduction.update(chunk, search)
+        done += chunk.candidates
+        if progress:
+            progress(done, space.size)
+    finished = time.perf_counter()
+    return Evaluation(
+        [reduction.result(search) for reduction in reductions], done, finished - compiled, compiled - started
+    )
+
+
+class Search:
+    """One space, arranged and compiled; what reductions know as their context."""
+
+    def __init__(
+        self,
+        space: Space,
+        reductions: Sequence[Reduction],
+        score: Score,
+        kernel_model: KernelModel,
+        algorithms: tuple[str, ...],
+    ) -> None:
+        self.space = space
+        self.score = score
+        self.kernel_model = kernel_model
+        self.algorithms = algorithms
+        self.overlaps = sorted(set(space.overlap))
+        self.blocks = space.blocks(tuple(dict.fromkeys(c for r in reductions for c in r.apart)))
+        devices, links = map(len, space.points)
+        self.lanes = min(LANES, links)
+        per_lane = self.blocks.rows.size * len(self.overlaps)
+        self.link_groups = max(1, min(ceil(links / self.lanes), CHUNK // (per_lane * self.lanes)))
+        at_a_time = max(1, CHUNK // (per_lane * self.lanes * self.link_groups))
+        self.device_points = min(devices, at_a_time, DEVICE_POINTS)
+
+    @cached_property
+    def shard(self) -> Shard:
+        """The distinct shards, [S, 1] and [layer, S, 1]."""
+        shards, _ = self.space.shards
+        micro_batch, tp, split = shards[..., None].swapaxes(0, 1)
+        flags = np.array(self.space.split_flags, bool)[split[:, 0]].T[..., None]
+        return Shard(*(jnp.asarray(leaf.astype(np.float32)) for leaf in (micro_batch, tp, flags)))
+
+    @cached_property
+    def tiles(self) -> tuple[jax.Array, Plan, jax.Array]:
+        """The rows cut into T tiles of b blocks of W: shard index [T, b W], plan [T, b W, 1], validity [T, b W, 1]."""
+        blocks, width = self.blocks.rows.shape
+        per_tile = min(max(1, TILE // (width * self.lanes)), blocks)
+        missing = -blocks % per_tile
+        rows = np.pad(self.blocks.rows, ((0, missing), (0, 0))).reshape(-1, per_tile * width)
+        valid = np.pad(self.blocks.valid, ((0, missing), (0, 0))).reshape(-1, per_tile * width, 1)
+
+        def column(name: str) -> jax.Array:
+            return jnp.asarray(self.space.rows[rows, COLUMNS.index(name)].astype(np.float32))[..., None]
+
+        plan = Plan(
+            column("global_batch_size"),
+            column("micro_batch_size"),
+            column("dp"),
+            column("tp"),
+            split=jnp.zeros((len(rows), 0)),
+            overlap=jnp.zeros((len(rows),)),
+        )
+        return jnp.asarray(self.space.shards[1][rows].astype(np.int32)), plan, jnp.asarray(valid)
+
+    @cached_property
+    def price(self) -> Callable[[Cluster], Table]:
+        """Tables of D devices, [D, ..., S, 1], without the messages that no shard sends."""
+        one = partial(price, kernel_model=self.kernel_model)
+        tables = jax.jit(jax.vmap(one, in_axes=(None, 0, None)))
+        return lambda clusters: _without_silence(tables(self.space.workload, clusters.device, self.shard))
+
+    @cached_property
+    def compiled(self):
+        """(tables [D], link points [G, lane], tiles, tp [S, 1]) -> scores [D, G, overlap, N, lane], compiled."""
+        tables = self.price(self._clusters(0, 0, self.device_points))
+        return jax.jit(self._scores).lower(tables, self._lane_clusters(0), self.tiles, self.shard.tp).compile()
+
+    def _scores(self, tables: Table, clusters: Cluster, tiles, tp: jax.Array) -> jax.Array:
+        width = self.blocks.rows.shape[1]
+
+        def at_points(table: Table, cluster: Cluster) -> jax.Array:
+            exchanged = exchange(table, cluster, tp, self.algorithms)
+
+            def at_tile(_, tile):
+                shard, plan, valid = tile
+                here = _at(shard, table, exchanged)
+                best = []
+                for overlap in self.overlaps:
+                    one = plan._replace(overlap=jnp.float32(overlap))
+                    score = self.score(compose(*here, cluster, one, self.algorithms), one)
+                    score = jnp.where(valid, score, jnp.inf)
+                    best.append(score.reshape(-1, width, self.lanes).min(1))
+                return None, jnp.stack(best)
+
+            _, best = jax.lax.scan(at_tile, None, tiles)
+            best = jnp.moveaxis(best, 1, 0).reshape(len(self.overlaps), -1, self.lanes)
+            return best[:, : len(self.blocks.rows)]
+
+        def over_links(table: Table) -> jax.Array:
+            return jax.lax.map(lambda cluster: at_points(table, cluster), clusters)
+
+        return jax.lax.map(over_links, tables)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Evaluate all hardware points, a chunk at a time."""
+        devices, links = map(len, self.space.points)
+        plans = self.space.size // (devices * links)
+        for first_device in range(0, devices, self.device_points):
+            tables = self.price(self._clusters(0, first_device, self.device_points))
+            for first_link in range(0, links, self.link_groups * self.lanes):
+                clusters = self._lane_clusters(first_link)
+                scores = np.asarray(self.compiled(tables, clusters, self.tiles, self.shard.tp))
+                scores = np.moveaxis(scores, -1, 2).reshape(len(scores), -1, *scores.shape[2:4])
+                kept = scores[: devices - first_device, : links - first_link]
+                yield Chunk(kept, first_device, first_link, plans * kept.shape[0] * kept.shape[1])
+
+    def _lane_clusters(self, first: int) -> Cluster:
+        """Clusters of the link points from `first` on, [G, ..., lane]; what no lever varies has one lane."""
+        clusters = self._clusters(1, first, self.link_groups * self.lanes)
+        varied = self._varied_leaves()
+
+        def arrange(leaf: jax.Array, is_varied: bool) -> jax.Array:
+            grouped = leaf.reshape(self.link_groups, self.lanes, *leaf.shape[1:])
+            return jnp.moveaxis(grouped if is_varied else grouped[:, :1], 1, -1)
+
+        return jax.tree.map(arrange, clusters, varied)
+
+    def _varied_leaves(self) -> Cluster:
+        """Which leaves of the cluster the link levers reach, as a tree of flags."""
+        cluster = self.space.cluster
+        probed = cluster
+        for name in self.space.lever_names[1]:
+            probed = lever(name).scale(probed, jnp.float32(2.0))
+        return jax.tree.map(lambda before, after: before is not after, cluster, probed)
+
+    def _clusters(self, kind: int, first: int, count: int) -> Cluster:
+        """Clusters at `count` device (0) or link (1) points from `first` on; the last one repeats past the end."""
+        names, points = self.space.lever_names[kind], self.space.points[kind]
+        index = np.minimum(np.arange(first, first + count), len(points) - 1)
+
+        def at(values: jax.Array) -> Cluster:
+            cluster = self.space.cluster
+            for i, name in enumerate(names):
+                cluster = lever(name).set(cluster, values[i])
+            return cluster
+
+        return jax.vmap(at)(jnp.asarray(points[index].astype(np.float32)))
+
+    def keys(self, factor: str) -> Keys:
+        """The values of a factor along its axis of the scores."""
+        if factor == "overlap":
+            return Keys(2, np.array(self.overlaps))
+        if factor in COLUMNS:
+            return Keys(3, self.space.rows[self.blocks.rows[:, 0], COLUMNS.index(factor)])
+        axis = 0 if lever(factor).repriced else 1
+        names = self.space.lever_names[axis]
+        if factor not in names:
+            return Keys(axis, np.full(len(self.space.points[axis]), float(lever(factor).get(self.space.cluster))))
+        return Keys(axis, self.space.points[axis][:, names.index(factor)])
+
+    def candidates(self, places: Sequence[Place], per_block: int) -> list[list[tuple[float, tuple, Candidate]]]:
+        """The best `per_block` candidates of the blocks at `places`, as (score, place, Candidate)."""
+        found = []
+        for start in range(0, len(places), WINNERS):
+            found += self._work_out(places[start : start + WINNERS], per_block)
+        return found
+
+    def _work_out(self, places: Sequence[Place], per_block: int):
+        count = len(places)
+        padded = [*places, *[places[-1]] * (WINNERS - count)]
+        hardware = [self._hardware(place) for place in padded]
+        rows = self.blocks.rows[[place.block for place in padded]]
+        with jax.enable_x64(True):
+            base = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), self.space.cluster)
+            clusters = [_varied(base, values) for values in hardware]
+            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *clusters)
+            column = {name: self.space.rows[rows, i].astype(np.float64) for i, name in enumerate(COLUMNS)}
+            splits = np.array(self.space.split_flags, np.float64)[column["split"].astype(int)]
+            plan = Plan(
+                column["global_batch_size"],
+                column["micro_batch_size"],
+                column["dp"],
+                column["tp"],
+                split=np.moveaxis(splits, -1, 1),
+                overlap=np.array([[float(self.overlaps[place.overlap])] for place in padded]),
+            )
+            workload = jax.tree.map(_widened, self.space.workload)
+            predictions, scores = _predictions(
+                workload, stacked, plan, self.score, self.kernel_model, self.algorithms
+            )
+            predictions, scores = jax.tree.map(np.asarray, (predictions, scores))
+        found = []
+        for i in range(count):
+            lanes = np.flatnonzero(self.blocks.valid[places[i].block] & np.isfinite(scores[i]))
+            lanes = lanes[np.argsort(scores[i][lanes], kind="stable")][:per_block]
+            found.append(
+                [
+                    (
+                        float(scores[i, lane]),
+                        (*places[i], int(lane)),
+                        Candidate(
+                            self.space.plan(int(rows[i, lane]), self.overlaps[places[i].overlap]),
+                            hardware[i],
+                            clusters[i],
+                            jax.tree.map(lambda leaf: leaf[i, lane], predictions),
+                        ),
+                    )
+                    for lane in lanes
+                ]
+            )
+        return found
+
+    def _hardware(self, place: Place) -> dict[str, float]:
+        values = {}
+        for names, points, index in zip(self.space.lever_names, self.space.points, place[:2], strict=True):
+            values |= dict(zip(names, map(float, points[index]), strict=True))
+        return values
+
+
+@partial(jax.jit, static_argnames=("score", "kernel_model", "algorithms"))
+def _predictions(workload, clusters: Cluster, plans: Plan, score, kernel_model, algorithms):
+    """Predictions and scores [k, W] of k blocks, each on its own cluster."""
+
+    def one(cluster: Cluster, plan: Plan) -> tuple[Prediction, jax.Array]:
+        prediction = predict(workload, cluster, plan, kernel_model, algorithms)
+        shape = jnp.shape(plan.dp)
+        prediction = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, shape), prediction)
+        return prediction, score(prediction, plan)
+
+    return jax.vmap(one)(clusters, plans)
+
+
+def _varied(cluster: Cluster, values: dict[str, float]) -> Cluster:
+    for name, value in values.items():
+        cluster = lever(name).set(jax.tree.map(jnp.asarray, cluster), value)
+    return cluster
+
+
+def _widened(leaf: jax.Array) -> np.ndarray:
+    return np.asarray(leaf, np.float64) if jnp.issubdtype(leaf.dtype, jnp.floating) else np.asarray(leaf)
+
+
+def _without_silence(tables: Table) -> Table:
+    """Drop the messages that are empty in every shard, so that nothing is composed for them."""
+    gradients = {who: size for who, size in tables.gradients.items() if np.any(np.asarray(size) > 0)}
+    outputs, input_gradients, precedes = {}, {}, {}
+    for kept, messages in ((outputs, tables.outputs), (input_gradients, tables.input_gradients)):
+        for kind, size in messages.items():
+            sent = np.any(np.asarray(size) > 0, axis=(0, 2, 3))
+            if sent.any():
+                kept[kind] = size[:, sent]
+                if kept is input_gradients:
+                    precedes[kind] = tables.precedes[kind][..., sent]
+    return tables._replace(gradients=gradients, outputs=outputs, input_gradients=input_gradients, precedes=precedes)
+
+
+def _at(shard: jax.Array, table: Table, exchanged: Exchange) -> tuple[Table, Exchange]:
+    """Table and exchange of the rows' shards, [..., row, lane]."""
+
+    def spread(leaf: jax.Array) -> jax.Array:
+        return jnp.take(leaf, shard, axis=-2, mode="clip")
+
+    return table._replace(
+        forward=spread(table.forward),
+        backward=spread(table.backward),
+        update=spread(table.update),
+        ready=spread(table.ready),
+        gradients=jax.tree.map(spread, table.gradients),
+        memory=jax.tree.map(spread, table.memory),
+    ), jax.tree.map(spread, exchanged)
