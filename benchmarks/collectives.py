@@ -8,7 +8,7 @@ measurements and writes the constants that hardware_db ships.
 
 collectives_<set>.extrapolated.median_error        relative error above 1 MB
 collectives_<set>.extrapolated_small.median_error  the same below
-collectives_<set>_<system>[_<algorithm>]...        the same for one system of a set, and a forced algorithm
+collectives_<set>_<system>[_<kind>_<algorithm>]... the same for one system, and for a forced algorithm
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def extrapolate(table: pd.DataFrame) -> pd.DataFrame:
     """The rows to predict, with `error`, after fitting each system's other rows."""
     predicted = []
     for name, rows in table.groupby("system"):
-        small, large = rows[rows.fit], rows[~rows.fit]
+        small, large = rows.loc[rows.fit], rows.loc[~rows.fit]
         if small.empty or large.empty:
             continue
         system = SYSTEMS.get(str(name), UNNAMED)
@@ -79,9 +79,10 @@ def main() -> None:
             predicted = extrapolate(measurements(args.data))
             figures |= medians(predicted, name)
             if predicted.system.nunique() > 1:
-                for key, rows in predicted.groupby(["system", "algorithm"]):
-                    label = "_".join(part for part in key if part).lower()
-                    figures |= medians(rows, f"{name}_{label.replace(' ', '_').replace('.', '_')}")
+                forced = (predicted.kind + " " + predicted.algorithm).where(predicted.algorithm != "", "")
+                labels = (predicted.system + " " + forced).str.strip().str.lower()
+                for label, rows in predicted.groupby(labels.str.replace("[ .]", "_", regex=True)):
+                    figures |= medians(rows, f"{name}_{label}")
             if not args.quick:
                 show(predicted, name)
     report("collectives", figures, args)

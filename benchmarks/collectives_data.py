@@ -26,7 +26,7 @@ def _table(frame: pd.DataFrame, name: str, **columns) -> pd.DataFrame:
     frame = frame.assign(**{"set": name, **defaults, **columns})
     frame["kind"] = frame["kind"].str.lower().map(KINDS)
     frame = frame.dropna(subset=["kind", "seconds", "bytes"])
-    frame = frame[(frame.seconds > 0) & (frame.bytes > 0)]
+    frame = frame.loc[(frame.seconds > 0) & (frame.bytes > 0)]
     return frame.groupby([*COLUMNS, "fit"], as_index=False).seconds.median()
 
 
@@ -79,22 +79,20 @@ def h100_cluster(data: Path) -> pd.DataFrame:
 
 def pico(data: Path) -> pd.DataFrame:
     """MPI on host memory, one rank per node, the algorithm forced: ring on few nodes, then more; others."""
-    raw = pd.read_csv(data / "collectives/pico_mpi.csv.gz").query("tasks_per_node == 1 and median_ns > 0")
-    # MPICH switches algorithms by size whatever its label says, CUDA-aware runs move device memory.
-    raw = raw[(raw.gpu_awareness == "no") & ~raw.algo.str.endswith("_mpich")]
-    raw = raw[raw.collective_type.isin(["ALLREDUCE", "ALLGATHER", "REDUCE_SCATTER"])]
+    raw = pd.read_csv(data / "collectives/pico_mpi.csv.gz")
     pattern = "^(ring|recursive_doubling|recursive_halving|rabenseifner)_o"
     raw["algorithm"] = raw.algo.str.extract(pattern, expand=False)
-    raw = raw.dropna(subset=["algorithm"])
     few = raw.system.map({"leonardo": 4, "lumi": 16, "mare_nostrum": 32})
-    ring = raw.algorithm == "ring"
-    raw = raw.assign(fit=ring & (raw.nnodes <= few))
-    fitted = raw[raw.fit].groupby("system").collective_type.agg(set)
-    known = np.array(
-        [kind in fitted[system] for kind, system in zip(raw.collective_type, raw.system, strict=True)]
+    raw["fit"] = (raw.algorithm == "ring") & (raw.nnodes <= few)
+    # Labels that end in _mpich do not hold MPICH to one algorithm; CUDA-aware runs move device memory.
+    usable = (raw.tasks_per_node == 1) & (raw.gpu_awareness == "no") & raw.algorithm.notna()
+    usable &= raw.collective_type.isin(["ALLREDUCE", "ALLGATHER", "REDUCE_SCATTER"]) & (
+        raw.fit | (raw.nnodes > few)
     )
-    # What a ring of another kind would have to show (how fast a host sums) is not asked.
-    raw = raw[known & (raw.fit | (raw.nnodes > few))]
+    raw = raw.loc[usable & (raw.bytes >= 4 * raw.nnodes)]  # at least one element per rank
+    # A kind without a fitted row would ask for what its rows alone show: how fast a host sums.
+    fitted = set(zip(raw.system[raw.fit], raw.collective_type[raw.fit], strict=True))
+    raw = raw.loc[[pair in fitted for pair in zip(raw.system, raw.collective_type, strict=True)]]
     return _table(
         raw, "pico", kind=raw.collective_type, ranks_per_node=1.0, nodes=raw.nnodes, algorithm=raw.algorithm,
         seconds=raw.median_ns * 1e-9, fit=raw.fit,

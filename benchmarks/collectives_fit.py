@@ -61,7 +61,7 @@ def priors(system: System) -> tuple[np.ndarray, np.ndarray]:
     rows = [
         (5e-6, 1.0), (2.0, 1.0),  # call overhead: low_latency; simple over it
         (1e-6, 1.0), (5.0, 1.0), (5e-6, 1.0), (3.0, 1.0),  # latency per level: low_latency; simple over it
-        (0.8 * intra, 0.7), (0.3, 1.0), (0.8 * inter, 0.7), (0.3, 1.0),  # bandwidth: simple; low_latency of it
+        (0.8 * intra, 0.7), (0.3, 1.0), (0.8 * inter, 0.7), (0.3, 1.0),  # bandwidth: simple; the other's part
         (1e9, 1.5 if system.host_sums else 1e-6),  # sums, FLOP/s
         (IN_SWITCH_SHARE * intra, 0.7 if system.in_switch else 1e-6),
         (8.0, 1.5),  # copies within a rank over the link in the node
@@ -77,12 +77,8 @@ def links(logarithms: jax.Array, host_sums: jax.Array, in_switch: jax.Array, sha
     b_intra, share_intra, b_inter, share_inter, sums, switch, copies = constants[6:]
     here = jnp.ones_like(sharing)
     return Links(
-        bandwidth=jnp.array(
-            [
-                [here * b_intra * share_intra, here * b_intra],
-                [b_inter * share_inter / sharing, b_inter / sharing],
-            ]
-        ),
+        bandwidth=jnp.array([here * b_intra, b_inter / sharing]),
+        bandwidth_share=jnp.array([[share_intra, 1.0], [share_inter, 1.0]]),
         latency=jnp.array([[a_intra, a_intra * slower_intra], [a_inter, a_inter * slower_inter]]),
         call_overhead=jnp.array([overhead, overhead * bulkier]),
         host_bandwidth=jnp.array(jnp.inf),
@@ -101,7 +97,7 @@ ALGORITHMS = {
 }
 """Of every kind, the algorithms that the measurements use or name."""
 
-PADDED = 512
+PADDED = 1536
 
 
 class Inputs(NamedTuple):
@@ -132,7 +128,13 @@ def inputs(system: System, table: pd.DataFrame) -> Inputs:
         for kind, names in ALGORITHMS.items()
     }
     kinds = np.array([table.kind == kind for kind in ALGORITHMS])
-    return jax.tree.map(jnp.asarray, Inputs(columns, kinds, masks, system.host_sums, system.in_switch))
+    return Inputs(
+        jnp.array(columns),
+        jnp.array(kinds),
+        {kind: jnp.array(mask) for kind, mask in masks.items()},
+        jnp.array(system.host_sums),
+        jnp.array(system.in_switch),
+    )
 
 
 def seconds(logarithms: jax.Array, given: Inputs) -> jax.Array:
@@ -177,4 +179,5 @@ def fit(system: System, table: pd.DataFrame, scatter: float = 0.1) -> np.ndarray
         rho[:, count:] = squares[count:], np.ones(len(widths)), np.zeros(len(widths))
         return rho
 
-    return least_squares(residuals, centres, slopes, loss=loss, x_scale=np.minimum(widths, 1.0)).x
+    scales = np.minimum(widths, 1.0)
+    return least_squares(residuals, centres, slopes, loss=loss, x_scale=scales).x  # pyright: ignore[reportArgumentType]

@@ -24,11 +24,12 @@ NCCL put it between 5 and 6.
 
 
 class Level(NamedTuple):
-    """One level of the network: [protocol] bandwidth in B/s, [protocol] latency in s, s per call."""
+    """One level of the network: bandwidth in B/s, then per protocol its share, latency in s, s per call."""
 
-    bandwidth: tuple[float, ...]
+    bandwidth: float
+    bandwidth_share: tuple[float, ...]
     latency: tuple[float, ...]
-    call_overhead: float | None
+    call_overhead: tuple[float, ...] | None
 
 
 def level(link: Link | NetworkEntry | None, share: float) -> Level:
@@ -36,19 +37,21 @@ def level(link: Link | NetworkEntry | None, share: float) -> Level:
     from jaxscale.nouns import PROTOCOLS
 
     if link is None:
-        return Level((0.0,) * len(PROTOCOLS), (0.0,) * len(PROTOCOLS), None)
+        return Level(0.0, (1.0,) * len(PROTOCOLS), (0.0,) * len(PROTOCOLS), None)
     bandwidth = keys.si(link, "bandwidth_gb_per_s") * share
     fitted = _collectives().get(link.link)
     if fitted:
         constants = [getattr(fitted, protocol) for protocol in PROTOCOLS]
         return Level(
-            tuple(bandwidth * each.bandwidth_share for each in constants),
+            bandwidth,
+            tuple(each.bandwidth_share for each in constants),
             tuple(keys.si(each, "latency_us") for each in constants),
-            keys.si(fitted, "call_overhead_us"),
+            tuple(keys.si(each, "call_overhead_us") for each in constants),
         )
     defaults = [DEFAULT_PROTOCOLS[protocol] for protocol in PROTOCOLS]
     return Level(
-        tuple(bandwidth * each["bandwidth_share"] for each in defaults),
+        bandwidth,
+        tuple(each["bandwidth_share"] for each in defaults),
         tuple(keys.si(link, "latency_us") * each["latency_factor"] for each in defaults),
         None,
     )
@@ -62,6 +65,14 @@ def in_switch_bandwidth(link: Link | None) -> float:
     if fitted and fitted.in_switch_share:
         return keys.si(link, "bandwidth_gb_per_s") * fitted.in_switch_share
     return keys.si(link, "in_switch_bandwidth_gb_per_s")
+
+
+def copy_bandwidth(link: Link | None) -> float:
+    """Return the rate at which a rank moves its own share into place, in B/s; infinite where unknown."""
+    fitted = _collectives().get(link.link) if link else None
+    if link is None or fitted is None or fitted.copy_ratio is None:
+        return float("inf")
+    return keys.si(link, "bandwidth_gb_per_s") * fitted.copy_ratio
 
 
 @functools.cache

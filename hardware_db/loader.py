@@ -79,7 +79,7 @@ def cluster(name: str, gpus: int | None = None, network: str | None = None) -> n
     >>> float(two.nodes), float(two.gpus_per_node)
     (2.0, 8.0)
     """
-    from jaxscale.nouns import Cluster, Links
+    from jaxscale.nouns import PROTOCOLS, Cluster, Links
 
     parts = cluster_parts(name, gpus, network)
     in_node = parts.node.intra_node if parts.node else None
@@ -87,16 +87,17 @@ def cluster(name: str, gpus: int | None = None, network: str | None = None) -> n
     launch = keys.si(parts.device, "launch_overhead_us")
     used = zip(levels, (parts.gpus_per_node > 1, parts.nodes > 1), strict=True)
     # A collective is launched like a kernel; fitted constants hold what a call costs beyond its hops.
-    calls = [
-        launch if level.call_overhead is None else level.call_overhead for level, is_used in used if is_used
-    ]
+    launches = (launch,) * len(PROTOCOLS)
+    calls = [level.call_overhead or launches for level, is_used in used if is_used] or [launches]
     between = Links(
         bandwidth=_array([level.bandwidth for level in levels]),
+        bandwidth_share=_array([level.bandwidth_share for level in levels]),
         latency=_array([level.latency for level in levels]),
-        call_overhead=_array(max(calls, default=launch)),
+        call_overhead=_array([max(protocol) for protocol in zip(*calls, strict=True)]),
         host_bandwidth=_array(keys.si(parts.node or parts.device, "host_bandwidth_gb_per_s")),
         reduction_flops=_array(float("inf")),
         in_switch_bandwidth=_array(links.in_switch_bandwidth(in_node)),
+        copy_bandwidth=_array(links.copy_bandwidth(in_node)),
     )
     return Cluster(_device(parts.device), between, _array(parts.gpus_per_node), _array(parts.nodes))
 
@@ -164,19 +165,23 @@ def _network(name: str, ports: int) -> tuple[NetworkEntry, int]:
 
 
 @functools.cache
-def _utilization(generation: str) -> dict[str, float]:
-    """Return kernel family -> share of the roofline; 1 where utilization.toml says nothing."""
+def _utilization(generation: str) -> dict[str, list[float]]:
+    """Return kernel family -> [precision] share of the roofline; 1 where utilization.toml says nothing."""
     from jaxscale.hardware_db.schema import utilization_model
     from jaxscale.hardware_db.validation import validate
-    from jaxscale.nouns import KERNEL_FAMILIES
+    from jaxscale.nouns import KERNEL_FAMILIES, PRECISIONS
 
     path = store.PACKAGE_FOLDER / "utilization.toml"
     table = (store.read(path) if path.exists() else {}).get(generation)
     if table is None:
-        return dict.fromkeys(KERNEL_FAMILIES, 1.0)
+        return dict.fromkeys(KERNEL_FAMILIES, [1.0] * len(PRECISIONS))
     where = f"{store.shown(path)}: {generation}"
     entry = validate(utilization_model(KERNEL_FAMILIES), table, where, "generation")
-    return {family: getattr(entry, family) for family in KERNEL_FAMILIES}
+    shares = {family: getattr(entry, family) for family in KERNEL_FAMILIES}
+    return {
+        family: [share if isinstance(share, float) else getattr(share, precision) for precision in PRECISIONS]
+        for family, share in shares.items()
+    }
 
 
 def _device(entry: DeviceEntry) -> nouns.Device:

@@ -156,6 +156,7 @@ class ProtocolConstants(_Table):
 
     latency_us: NotNegative
     bandwidth_share: Share
+    call_overhead_us: NotNegative
 
 
 class CollectiveConstants(_Table):
@@ -163,8 +164,8 @@ class CollectiveConstants(_Table):
 
     low_latency: ProtocolConstants
     simple: ProtocolConstants
-    call_overhead_us: NotNegative
     in_switch_share: Share | None = None
+    copy_ratio: Positive | None = None
     source: Text
     date: datetime.date
 
@@ -177,9 +178,28 @@ ENTRIES: dict[str, type[Entry]] = {
 }
 
 
+class ShareByPrecision(_Table):
+    """Share of the roofline where it depends on the arithmetic format."""
+
+    fp32: Positive
+    tf32: Positive
+    fp16: Positive
+    bf16: Positive
+    fp8: Positive
+
+
 def utilization_model(families: Iterable[str]) -> type[BaseModel]:
-    """Return the model of one table of utilization.toml: a share of the roofline per kernel family."""
-    fields: dict[str, Any] = dict.fromkeys(families, (Share, 1.0))
+    """Return the model of one table of utilization.toml: a share of the roofline per kernel family.
+
+    One number holds for every format, a table gives one each. Shares above 1 occur: the roofline counts the
+    operations of a direct convolution, and Winograd's and the Fourier transform need fewer.
+    """
+    fields: dict[str, Any] = dict.fromkeys(families, (Positive | ShareByPrecision, 1.0))
     return create_model(
-        "Utilization", __base__=_Table, source=(Text, ...), date=(datetime.date, ...), **fields
+        "Utilization",
+        __base__=_Table,
+        source=(Text, ...),
+        date=(datetime.date, ...),
+        sources=(dict[str, Text], {}),
+        **fields,
     )

@@ -4,19 +4,17 @@ Four nouns and one verb: `predict(workload, cluster, plan) -> Prediction`. Every
 on first use, so `import jaxscale` costs nothing until something is computed.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jaxscale import zoo
     from jaxscale.hardware_db import cluster, device
     from jaxscale.kernels import Roofline
-    from jaxscale.lower import lower
+    from jaxscale.lowering import lower
     from jaxscale.nouns import Cluster, Device, Links, Plan, Prediction, Workload
     from jaxscale.onnx_import import read_onnx
-    from jaxscale.predict import compose, predict, price
+    from jaxscale.engine import compose, predict, price
     from jaxscale.search import Space, evaluate
 
 __version__ = "0.1.0"
@@ -53,10 +51,10 @@ _HOME = {
     "cluster": "jaxscale.hardware_db",
     "device": "jaxscale.hardware_db",
     "Roofline": "jaxscale.kernels",
-    "lower": "jaxscale.lower",
-    "compose": "jaxscale.predict",
-    "predict": "jaxscale.predict",
-    "price": "jaxscale.predict",
+    "lower": "jaxscale.lowering",
+    "compose": "jaxscale.engine",
+    "predict": "jaxscale.engine",
+    "price": "jaxscale.engine",
     "read_onnx": "jaxscale.onnx_import",
     "zoo": "jaxscale.zoo",
 }
@@ -73,19 +71,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(ModuleType):
-    """Keeps `jaxscale.predict` the function.
-
-    The import system binds each submodule to its package under the submodule's name; that would hide the
-    function `predict` as soon as anything imported the module `jaxscale.predict`.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if isinstance(value, ModuleType) and name in _HOME and name != "zoo":
-            value = getattr(value, name)
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -150,4 +150,5 @@ class Roofline:
         flops, moved = COUNTS[self.counts][family](dimensions, itemsize)
         peaks = device.peak_flops if family in MATRIX_FAMILIES else device.vector_flops
         ideal = jnp.maximum(flops / peaks[precision], moved / device.memory_bandwidth)
-        return device.launch_overhead + ideal / device.utilization.get(family, 1.0)
+        shares = device.utilization.get(family)
+        return device.launch_overhead + (ideal if shares is None else ideal / shares[precision])

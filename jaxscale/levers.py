@@ -49,7 +49,12 @@ def _of_link(leaf: str, dimension: str, level: str) -> Lever:
         scaled = getattr(cluster.links, leaf).at[row].multiply(factor)
         return cluster._replace(links=cluster.links._replace(**{leaf: scaled}))
 
-    return Lever(dimension, False, lambda cluster: getattr(cluster.links, leaf)[row, SIMPLE], scale)
+    def get(cluster: Cluster) -> Array:
+        """A latency is that of the simple protocol; the others keep their ratio to it."""
+        value = getattr(cluster.links, leaf)[row]
+        return value[SIMPLE] if leaf == "latency" else value
+
+    return Lever(dimension, False, get, scale)
 
 
 def _peak_flops() -> Lever:
@@ -67,7 +72,7 @@ LEVERS: dict[str, Lever] = {
     "peak_flops": _peak_flops(),
     "memory_bandwidth": _of_device("memory_bandwidth", "bandwidth", repriced=True),
     "launch_overhead": _of_device("launch_overhead", "time", repriced=True),
-    "memory_capacity": _of_device("memory_capacity", "bytes", repriced=False),
+    "memory_capacity": _of_device("memory_capacity", "memory", repriced=False),
     "intra_node_bandwidth": _of_link("bandwidth", "bandwidth", "intra_node"),
     "inter_node_bandwidth": _of_link("bandwidth", "bandwidth", "inter_node"),
     "intra_node_latency": _of_link("latency", "time", "intra_node"),

@@ -86,14 +86,17 @@ class Device(NamedTuple):
     launch_overhead: Array
     """[] s per kernel."""
     utilization: dict[str, Array]
-    """Per kernel family, [] share of the roofline that kernels of this generation reach."""
+    """Per kernel family, [precision] share of the roofline that kernels of this generation reach; above 1
+    where they need fewer operations than the direct count."""
 
 
 class Links(NamedTuple):
     """How devices are connected. Bandwidth is per GPU and one direction."""
 
     bandwidth: Array
-    """[level, protocol] B/s."""
+    """[level] B/s that the data sheet states."""
+    bandwidth_share: Array
+    """[level, protocol] share of it that a large message gets."""
     latency: Array
     """[level, protocol] s per hop."""
     call_overhead: Array
@@ -104,7 +107,7 @@ class Links(NamedTuple):
     """[] rate at which a rank sums received elements, FLOP/s; infinite where it is hidden."""
     in_switch_bandwidth: Array
     """[] B/s per GPU at which the switch of a node sums what its GPUs send; 0 where it cannot."""
-    copy_bandwidth: Array = float("inf")  # pyright: ignore[reportAssignmentType]
+    copy_bandwidth: Array
     """[] B/s at which a rank moves its own share of a result into place; infinite where it is hidden."""
 
 
@@ -156,7 +159,7 @@ class Layers(NamedTuple):
 
 
 class Edges(NamedTuple):
-    """The tensors that pass from one layer to another."""
+    """The tensors that pass from one layer to another, in backward order of the layers that use them."""
 
     elements: Array
     """[edge] elements per sample."""

@@ -19,9 +19,10 @@ import numpy as np
 
 from jaxscale.kernels import KernelModel, Roofline
 from jaxscale.levers import lever
+from jaxscale.collectives import Envelope
 from jaxscale.nouns import Cluster, Exchange, Plan, Prediction, Shard, Table
 from jaxscale.plans import PlanSpec
-from jaxscale.predict import GRADIENT_ALGORITHMS, compose, exchange, predict, price
+from jaxscale.engine import GRADIENT_ALGORITHMS, compose, exchange, gradient_envelopes, predict, price
 from jaxscale.search.reductions import Chunk, Keys, Place, Reduction
 from jaxscale.search.space import COLUMNS, Space
 
@@ -96,7 +97,7 @@ def evaluate(
         progress: called with (candidates done, candidates in all).
 
     >>> from jaxscale import hardware_db, zoo
-    >>> from jaxscale.lower import lower
+    >>> from jaxscale.lowering import lower
     >>> from jaxscale.search.reductions import TopK
     >>> network = zoo.build("vgg16")
     >>> space = Space(network, lower(network), hardware_db.cluster("dgx-1-v100"), global_batch_sizes=(256,))
@@ -121,6 +122,19 @@ def evaluate(
     )
 
 
+class Tiles(NamedTuple):
+    """Rows for evaluation, cut into T tiles of R."""
+
+    shard: jax.Array
+    """[T, R] index into the distinct shards."""
+    group: jax.Array
+    """[T, R] index into the distinct (dp, tp)."""
+    plan: Plan
+    """[T, R, 1]"""
+    valid: jax.Array
+    """[T, R, 1] False where a row is padding."""
+
+
 class Search:
     """One space, arranged and compiled; what reductions know as their context."""
 
@@ -135,7 +149,7 @@ class Search:
         self.space = space
         self.score = score
         self.kernel_model = kernel_model
-        self.algorithms = algorithms
+        self.algorithms = _usable(algorithms, space.cluster)
         self.overlaps = sorted(set(space.overlap))
         self.blocks = space.blocks(tuple(dict.fromkeys(c for r in reductions for c in r.apart)))
         devices, links = map(len, space.points)
@@ -154,8 +168,16 @@ class Search:
         return Shard(*(jnp.asarray(leaf.astype(np.float32)) for leaf in (micro_batch, tp, flags)))
 
     @cached_property
-    def tiles(self) -> tuple[jax.Array, Plan, jax.Array]:
-        """The rows cut into T tiles of b blocks of W: shard index [T, b W], plan [T, b W, 1], validity [T, b W, 1]."""
+    def groups(self) -> Plan:
+        """The distinct (dp, tp), [P, 1]."""
+        groups, _ = self.space.groups
+        dp, tp = (jnp.asarray(leaf.astype(np.float32))[:, None] for leaf in groups.T)
+        nothing = jnp.zeros(())
+        return Plan(nothing, nothing, dp, tp, nothing, nothing)
+
+    @cached_property
+    def tiles(self) -> Tiles:
+        """The rows cut into T tiles of b blocks of W rows."""
         blocks, width = self.blocks.rows.shape
         per_tile = min(max(1, TILE // (width * self.lanes)), blocks)
         missing = -blocks % per_tile
@@ -165,15 +187,13 @@ class Search:
         def column(name: str) -> jax.Array:
             return jnp.asarray(self.space.rows[rows, COLUMNS.index(name)].astype(np.float32))[..., None]
 
-        plan = Plan(
-            column("global_batch_size"),
-            column("micro_batch_size"),
-            column("dp"),
-            column("tp"),
-            split=jnp.zeros((len(rows), 0)),
-            overlap=jnp.zeros((len(rows),)),
+        nothing = jnp.zeros((len(rows), 0))
+        return Tiles(
+            jnp.asarray(self.space.shards[1][rows].astype(np.int32)),
+            jnp.asarray(self.space.groups[1][rows].astype(np.int32)),
+            Plan(*map(column, ("global_batch_size", "micro_batch_size", "dp", "tp")), split=nothing, overlap=nothing),
+            jnp.asarray(valid),
         )
-        return jnp.asarray(self.space.shards[1][rows].astype(np.int32)), plan, jnp.asarray(valid)
 
     @cached_property
     def price(self) -> Callable[[Cluster], Table]:
@@ -184,25 +204,26 @@ class Search:
 
     @cached_property
     def compiled(self):
-        """(tables [D], link points [G, lane], tiles, tp [S, 1]) -> scores [D, G, overlap, N, lane], compiled."""
+        """(tables [D], link points [G, lane], ...) -> scores [D, G, overlap, N, lane], compiled."""
         tables = self.price(self._clusters(0, 0, self.device_points))
-        return jax.jit(self._scores).lower(tables, self._lane_clusters(0), self.tiles, self.shard.tp).compile()
+        arguments = tables, self._lane_clusters(0), self.tiles, self.shard.tp, self.groups
+        return jax.jit(self._scores).lower(*arguments).compile()
 
-    def _scores(self, tables: Table, clusters: Cluster, tiles, tp: jax.Array) -> jax.Array:
+    def _scores(self, tables: Table, clusters: Cluster, tiles: Tiles, tp: jax.Array, groups: Plan) -> jax.Array:
         width = self.blocks.rows.shape[1]
 
         def at_points(table: Table, cluster: Cluster) -> jax.Array:
             exchanged = exchange(table, cluster, tp, self.algorithms)
+            envelopes = gradient_envelopes(table, cluster, groups, self.algorithms)
 
-            def at_tile(_, tile):
-                shard, plan, valid = tile
-                here = _at(shard, table, exchanged)
+            def at_tile(_, tile: Tiles):
+                here = _at(tile, table, exchanged, envelopes)
                 best = []
                 for overlap in self.overlaps:
-                    one = plan._replace(overlap=jnp.float32(overlap))
-                    score = self.score(compose(*here, cluster, one, self.algorithms), one)
-                    score = jnp.where(valid, score, jnp.inf)
-                    best.append(score.reshape(-1, width, self.lanes).min(1))
+                    plan = tile.plan._replace(overlap=jnp.float32(overlap))
+                    score = self.score(compose(*here, cluster, plan), plan)
+                    counts = tile.valid & self._distinct(overlap, plan.dp * plan.tp)
+                    best.append(jnp.where(counts, score, jnp.inf).reshape(-1, width, self.lanes).min(1))
                 return None, jnp.stack(best)
 
             _, best = jax.lax.scan(at_tile, None, tiles)
@@ -214,6 +235,10 @@ class Search:
 
         return jax.lax.map(over_links, tables)
 
+    def _distinct(self, overlap: bool, devices):
+        """One device has nothing to overlap, so of its two variants only the overlapped one counts."""
+        return overlap | (len(self.overlaps) == 1) | (devices > 1)
+
     def chunks(self) -> Iterator[Chunk]:
         """Evaluate all hardware points, a chunk at a time."""
         devices, links = map(len, self.space.points)
@@ -222,7 +247,7 @@ class Search:
             tables = self.price(self._clusters(0, first_device, self.device_points))
             for first_link in range(0, links, self.link_groups * self.lanes):
                 clusters = self._lane_clusters(first_link)
-                scores = np.asarray(self.compiled(tables, clusters, self.tiles, self.shard.tp))
+                scores = np.asarray(self.compiled(tables, clusters, self.tiles, self.shard.tp, self.groups))
                 scores = np.moveaxis(scores, -1, 2).reshape(len(scores), -1, *scores.shape[2:4])
                 kept = scores[: devices - first_device, : links - first_link]
                 yield Chunk(kept, first_device, first_link, plans * kept.shape[0] * kept.shape[1])
@@ -304,7 +329,8 @@ class Search:
             predictions, scores = jax.tree.map(np.asarray, (predictions, scores))
         found = []
         for i in range(count):
-            lanes = np.flatnonzero(self.blocks.valid[places[i].block] & np.isfinite(scores[i]))
+            counts = self._distinct(self.overlaps[places[i].overlap], column["gpus"][i])
+            lanes = np.flatnonzero(self.blocks.valid[places[i].block] & counts & np.isfinite(scores[i]))
             lanes = lanes[np.argsort(scores[i][lanes], kind="stable")][:per_block]
             found.append(
                 [
@@ -343,6 +369,12 @@ def _predictions(workload, clusters: Cluster, plans: Plan, score, kernel_model, 
     return jax.vmap(one)(clusters, plans)
 
 
+def _usable(algorithms: tuple[str, ...], cluster: Cluster) -> tuple[str, ...]:
+    """Without in-switch sums where no switch sums; their rows would never be the fastest."""
+    absent = float(cluster.links.in_switch_bandwidth) == 0
+    return tuple(name for name in algorithms if not (absent and name == "in_switch")) or algorithms
+
+
 def _varied(cluster: Cluster, values: dict[str, float]) -> Cluster:
     for name, value in values.items():
         cluster = lever(name).set(jax.tree.map(jnp.asarray, cluster), value)
@@ -367,17 +399,21 @@ def _without_silence(tables: Table) -> Table:
     return tables._replace(gradients=gradients, outputs=outputs, input_gradients=input_gradients, precedes=precedes)
 
 
-def _at(shard: jax.Array, table: Table, exchanged: Exchange) -> tuple[Table, Exchange]:
-    """Table and exchange of the rows' shards, [..., row, lane]."""
+def _at(tile: Tiles, table: Table, exchanged: Exchange, envelopes: dict[str, Envelope]):
+    """What the rows of a tile share with others, brought to the rows, [..., row, lane]."""
 
-    def spread(leaf: jax.Array) -> jax.Array:
-        return jnp.take(leaf, shard, axis=-2, mode="clip")
+    def of_shard(leaf: jax.Array) -> jax.Array:
+        return jnp.take(leaf, tile.shard, axis=-2, mode="clip")
 
-    return table._replace(
-        forward=spread(table.forward),
-        backward=spread(table.backward),
-        update=spread(table.update),
-        ready=spread(table.ready),
-        gradients=jax.tree.map(spread, table.gradients),
-        memory=jax.tree.map(spread, table.memory),
-    ), jax.tree.map(spread, exchanged)
+    def of_group(leaf: jax.Array) -> jax.Array:
+        return jnp.take(leaf, tile.group, axis=-2, mode="clip")
+
+    table = table._replace(
+        forward=of_shard(table.forward),
+        backward=of_shard(table.backward),
+        update=of_shard(table.update),
+        ready=of_shard(table.ready),
+        gradients=jax.tree.map(of_shard, table.gradients),
+        memory=jax.tree.map(of_shard, table.memory),
+    )
+    return table, jax.tree.map(of_shard, exchanged), jax.tree.map(of_group, envelopes)

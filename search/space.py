@@ -57,7 +57,7 @@ class Space:
         InputError: an empty factor, or no combination that divides.
 
     >>> from jaxscale import hardware_db, zoo
-    >>> from jaxscale.lower import lower
+    >>> from jaxscale.lowering import lower
     >>> network = zoo.build("alexnet")
     >>> space = Space(network, lower(network), hardware_db.cluster("dgx-1-v100"), global_batch_sizes=(512,))
     >>> space.rows.shape[1] == len(COLUMNS), space.size > 100
@@ -152,9 +152,17 @@ class Space:
     @cached_property
     def shards(self) -> tuple[np.ndarray, np.ndarray]:
         """Distinct (micro-batch, tp, split) [S, 3], and which of them each row uses [row]."""
-        columns = [COLUMNS.index(name) for name in ("micro_batch_size", "tp", "split")]
-        shards, shard = np.unique(self.rows[:, columns], axis=0, return_inverse=True)
-        return shards, shard.ravel()
+        return self._distinct("micro_batch_size", "tp", "split")
+
+    @cached_property
+    def groups(self) -> tuple[np.ndarray, np.ndarray]:
+        """Distinct (dp, tp) [P, 2], and which of them each row uses [row]."""
+        return self._distinct("dp", "tp")
+
+    def _distinct(self, *names: str) -> tuple[np.ndarray, np.ndarray]:
+        columns = self.rows[:, [COLUMNS.index(name) for name in names]]
+        values, index = np.unique(columns, axis=0, return_inverse=True)
+        return values, index.ravel()
 
     def blocks(self, apart: Sequence[str] = ()) -> Blocks:
         """Arrange the rows in blocks.

@@ -119,7 +119,7 @@ def test_every_figure_has_a_source_and_a_date(kind, name):
 @pytest.mark.parametrize("name", [*NODES, *CLUSTERS])
 def test_every_node_and_cluster_becomes_arrays(name):
     cluster = hardware_db.cluster(name)
-    assert cluster.links.bandwidth.shape == cluster.links.latency.shape == (2, 2)
+    assert cluster.links.bandwidth_share.shape == cluster.links.latency.shape == (2, 2)
     assert np.all(np.asarray(cluster.links.bandwidth) > 0)
     assert cluster.links.bandwidth.dtype == cluster.nodes.dtype == np.float32
 
@@ -204,9 +204,7 @@ def test_capacity_is_what_the_driver_reports():
 )
 def test_links_are_per_gpu_and_one_direction(name, gpus, in_node, between):
     cluster = hardware_db.cluster(name)
-    simple = np.asarray(cluster.links.bandwidth)[:, 1] / links.DEFAULT_PROTOCOLS["simple"]["bandwidth_share"]
-    if not (store.PACKAGE_FOLDER / "collectives.toml").exists():
-        np.testing.assert_allclose(simple, [in_node, between], rtol=1e-6)
+    np.testing.assert_allclose(cluster.links.bandwidth, [in_node, between], rtol=1e-6)
     parts = hardware_db.cluster_parts(name)
     assert parts.gpus_per_node == gpus
     assert parts.node is not None and parts.network is not None
@@ -328,7 +326,7 @@ def test_a_file_given_by_its_path(tmp_path):
     assert float(cluster.gpus_per_node) == 2 and float(cluster.links.host_bandwidth) == 12e9
     with pytest.raises(InputError, match="names no network for 2 nodes"):
         hardware_db.cluster(str(path), gpus=4)
-    assert float(hardware_db.cluster(str(path), gpus=4, network="edr").links.bandwidth[1, 1]) > 0
+    assert float(hardware_db.cluster(str(path), gpus=4, network="edr").links.bandwidth[1]) > 0
 
 
 def test_a_new_entry_is_found_and_listed(folder):
@@ -504,10 +502,11 @@ def package(tmp_path, monkeypatch):
 
 def test_defaults_of_the_protocols(package):
     cluster = hardware_db.cluster("dgx-1-v100", gpus=16)
-    np.testing.assert_allclose(cluster.links.bandwidth, [[75e9, 150e9], [3.125e9, 6.25e9]], rtol=1e-6)
+    np.testing.assert_allclose(cluster.links.bandwidth, [150e9, 6.25e9], rtol=1e-6)
+    np.testing.assert_allclose(cluster.links.bandwidth_share, [[0.5, 1.0], [0.5, 1.0]])
     np.testing.assert_allclose(cluster.links.latency, [[1e-6, 3e-6], [1.3e-6, 3.9e-6]], rtol=1e-6)
     np.testing.assert_allclose(cluster.links.call_overhead, 5e-6, rtol=1e-6)
-    assert all(float(share) == 1 for share in cluster.device.utilization.values())
+    assert all((shares == 1).all() for shares in cluster.device.utilization.values())
 
 
 def test_fitted_constants_replace_the_defaults(package):
@@ -515,26 +514,40 @@ def test_fitted_constants_replace_the_defaults(package):
         package / "collectives.toml",
         """
 [nvlink4]
-low_latency = { latency_us = 0.7, bandwidth_share = 0.3 }
-simple = { latency_us = 4.0, bandwidth_share = 0.8 }
-call_overhead_us = 9.0
+low_latency = { latency_us = 0.7, bandwidth_share = 0.3, call_overhead_us = 9.0 }
+simple = { latency_us = 4.0, bandwidth_share = 0.8, call_overhead_us = 20.0 }
 in_switch_share = 0.6
+copy_ratio = 2.0
 source = "a fit"
 date = 2024-01-31
 """,
     )
     links_ = hardware_db.cluster("dgx-h100", gpus=8).links
-    np.testing.assert_allclose(links_.bandwidth[0], [135e9, 360e9], rtol=1e-6)
+    np.testing.assert_allclose(links_.bandwidth[0], 450e9, rtol=1e-6)
+    np.testing.assert_allclose(links_.bandwidth_share[0], [0.3, 0.8], rtol=1e-6)
     np.testing.assert_allclose(links_.latency[0], [0.7e-6, 4e-6], rtol=1e-6)
-    np.testing.assert_allclose(links_.call_overhead, 9e-6, rtol=1e-6)
+    np.testing.assert_allclose(links_.call_overhead, [9e-6, 20e-6], rtol=1e-6)
     np.testing.assert_allclose(links_.in_switch_bandwidth, 270e9, rtol=1e-6)
+    np.testing.assert_allclose(links_.copy_bandwidth, 900e9, rtol=1e-6)
 
 
 def test_utilization_by_generation(package):
-    write(package / "utilization.toml", '[volta]\nmatmul = 0.8\nsource = "a fit"\ndate = 2024-01-31\n')
+    write(
+        package / "utilization.toml",
+        """
+[volta]
+matmul = 0.8
+convolution_forward = { fp32 = 1.2, tf32 = 1.2, fp16 = 0.6, bf16 = 0.5, fp8 = 0.4 }
+source = "a fit"
+date = 2024-01-31
+sources = { matmul = "another fit" }
+""",
+    )
     shares = hardware_db.device("v100").utilization
-    assert float(shares["matmul"]) == np.float32(0.8) and float(shares["softmax"]) == 1
-    assert float(hardware_db.device("p100").utilization["matmul"]) == 1
+    np.testing.assert_allclose(shares["matmul"], [0.8] * 5, rtol=1e-6)
+    np.testing.assert_allclose(shares["convolution_forward"], [1.2, 1.2, 0.6, 0.5, 0.4], rtol=1e-6)
+    np.testing.assert_array_equal(shares["softmax"], 1)
+    np.testing.assert_array_equal(hardware_db.device("p100").utilization["matmul"], 1)
     write(package / "utilization.toml", '[volta]\nmatmull = 0.8\nsource = "a fit"\ndate = 2024-01-31\n')
     loader._utilization.cache_clear()
     with pytest.raises(

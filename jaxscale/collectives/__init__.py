@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 
-from jaxscale.collectives.costs import COSTS, Cost, Net, over, times
+from jaxscale.collectives.costs import COSTS, Net, part, times
 from jaxscale.collectives.envelope import Envelope, Group, group, restrict, time
 from jaxscale.errors import choose
 from jaxscale.nouns import LEVELS, PROTOCOLS, Array, Links
@@ -31,7 +31,6 @@ __all__ = [
     "group",
     "parameter_server",
     "reduce_scatter",
-    "restrict",
     "rows",
     "send_recv",
     "time",
@@ -39,6 +38,7 @@ __all__ = [
 
 INTRA, INTER = (LEVELS.index(level) for level in ("intra_node", "inter_node"))
 SIMPLE = PROTOCOLS.index("simple")
+Names = Sequence[str] | None
 
 ALGORITHMS: dict[str, tuple[str, ...]] = {kind: tuple(costs) for kind, costs in COSTS.items()}
 """Per kind of collective, every algorithm that has a formula."""
@@ -50,67 +50,78 @@ DEFAULT_ALGORITHMS: dict[str, tuple[str, ...]] = {
     "broadcast": ("ring",),
     "all_to_all": ("direct",),
     "send_recv": ("direct",),
+    "parameter_server": ("push_pull",),
 }
 """Per kind, what GPU communication libraries choose from; others are asked for by name."""
 
 
-def rows(kind: str, algorithms: Sequence[str] | None = None) -> tuple[str, ...]:
+def rows(kind: str, algorithms: Names = None) -> tuple[str, ...]:
     """Names of the rows of an envelope, in order: every algorithm in every protocol that it has.
 
     >>> rows("all_reduce", ["ring", "in_switch"])
     ('ring/low_latency', 'ring/simple', 'in_switch/simple')
     """
-    return tuple(f"{algorithm}/{PROTOCOLS[protocol]}" for algorithm, protocol in _rows(kind, algorithms))
-
-
-def _rows(kind: str, algorithms: Sequence[str] | None) -> list[tuple[str, int]]:
-    """Algorithm and protocol of each row; a switch sums whole buffers only."""
-    names = DEFAULT_ALGORITHMS[kind] if algorithms is None else algorithms
-    chosen = [choose(f"{kind} algorithm", name, ALGORITHMS[kind]) for name in names]
-    return [
-        (name, protocol)
-        for name in chosen
-        for protocol in range(len(PROTOCOLS))
-        if name != "in_switch" or protocol == SIMPLE
-    ]
-
-
-def _envelope(
-    kind: str, links: Links, group: Group, itemsize: Array | float, algorithms: Sequence[str] | None
-) -> Envelope:
-    k, m, itemsize = (jnp.asarray(x) * 1.0 for x in (*group, itemsize))
-    overheads = jnp.broadcast_to(links.call_overhead, links.latency.shape[1:])
-    costs = []
-    for algorithm, protocol in _rows(kind, algorithms):
-        net = Net(
-            k,
-            m,
-            links.latency[INTRA, protocol],
-            links.latency[INTER, protocol],
-            links.bandwidth[INTRA, protocol],
-            links.bandwidth[INTER, protocol],
-            itemsize,
-            links.reduction_flops,
-            links.in_switch_bandwidth,
-            links.copy_bandwidth,
-        )
-        latency, inverse_bandwidth = COSTS[kind][algorithm](net)
-        costs.append(
-            (latency + times(jnp.where(net.p > 1, 1.0, 0.0), overheads[protocol]), inverse_bandwidth)
-        )
-    return _stack(costs)
-
-
-def _stack(costs: Sequence[Cost]) -> Envelope:
-    """One row per cost; what no link can carry is unusable."""
-    latencies, inverse_bandwidths = (
-        jnp.stack(jnp.broadcast_arrays(*column)) for column in zip(*costs, strict=True)
+    return tuple(
+        f"{algorithm}/{protocol}"
+        for algorithm in _names(kind, algorithms)
+        for protocol in PROTOCOLS[_protocols(algorithm)]
     )
-    unusable = (inverse_bandwidths == jnp.inf) | (latencies == jnp.inf)
-    return Envelope(jnp.where(unusable, jnp.inf, latencies), jnp.where(unusable, 0.0, inverse_bandwidths))
 
 
-def all_reduce(links: Links, group: Group, itemsize: Array | float, algorithms=None) -> Envelope:
+def _names(kind: str, algorithms: Names) -> Sequence[str]:
+    if algorithms is None:
+        return DEFAULT_ALGORITHMS[kind]
+    return [choose(f"{kind} algorithm", name, ALGORITHMS[kind]) for name in algorithms]
+
+
+def _protocols(algorithm: str) -> slice:
+    """A switch sums whole buffers only."""
+    return slice(SIMPLE, SIMPLE + 1) if algorithm == "in_switch" else slice(None)
+
+
+def _net(links: Links, group: Group, itemsize: Array | float) -> Net:
+    """Links and group with the axis of protocols first; axes of length one stay so, to be worked on once."""
+    rank = max(jnp.ndim(leaf) for leaf in (*group, itemsize, links.latency[0, 0], links.bandwidth[0]))
+
+    def each(leaf: Array) -> Array:
+        """[protocol, ...] with as many axes as the group has."""
+        return leaf.reshape(leaf.shape[0], *(1,) * (rank + 1 - leaf.ndim), *leaf.shape[1:])
+
+    def one(leaf: Array | float) -> Array:
+        leaf = jnp.asarray(leaf) * 1.0
+        return leaf.reshape((1,) * (rank + 1 - leaf.ndim) + leaf.shape)
+
+    bandwidth = [part(each(links.bandwidth_share[level]), one(links.bandwidth[level])) for level in (INTRA, INTER)]
+    return Net(
+        one(group.ranks_per_node),
+        one(group.nodes),
+        each(links.latency[INTRA]),
+        each(links.latency[INTER]),
+        *bandwidth,
+        each(links.call_overhead),
+        one(links.reduction_flops),
+        one(links.in_switch_bandwidth),
+        one(links.copy_bandwidth),
+        one(links.host_bandwidth),
+        one(itemsize),
+    )
+
+
+def _envelope(kind: str, links: Links, group: Group, itemsize: Array | float, algorithms: Names) -> Envelope:
+    net = _net(links, group, itemsize)
+    called = times(jnp.where(net.p > 1, 1.0, 0.0), net.call_overhead)
+    latencies, inverse_bandwidths = [], []
+    for name in _names(kind, algorithms):
+        latency, inverse_bandwidth = jnp.broadcast_arrays(*COSTS[kind][name](net))
+        unusable = (inverse_bandwidth == jnp.inf) | (latency == jnp.inf)
+        latency = jnp.where(unusable, jnp.inf, latency + called)
+        inverse_bandwidth = jnp.where(unusable, 0.0, inverse_bandwidth)
+        latencies += list(latency)[_protocols(name)]
+        inverse_bandwidths += list(inverse_bandwidth)[_protocols(name)]
+    return Envelope(tuple(latencies), tuple(inverse_bandwidths))
+
+
+def all_reduce(links: Links, group: Group, itemsize: Array | float, algorithms: Names = None) -> Envelope:
     """Every rank ends with the sum of all ranks' buffers; the message is one buffer.
 
     Args:
@@ -126,7 +137,8 @@ def all_reduce(links: Links, group: Group, itemsize: Array | float, algorithms=N
         InputError: an algorithm that does not exist.
 
     >>> links = Links(
-    ...     bandwidth=jnp.full((2, 2), 10e9), latency=jnp.full((2, 2), 1e-6), call_overhead=jnp.zeros(2),
+    ...     bandwidth=jnp.full(2, 10e9), bandwidth_share=jnp.ones((2, 2)),
+    ...     latency=jnp.full((2, 2), 1e-6), call_overhead=jnp.zeros(2),
     ...     host_bandwidth=jnp.array(10e9), reduction_flops=jnp.array(jnp.inf),
     ...     in_switch_bandwidth=jnp.array(0.0), copy_bandwidth=jnp.array(jnp.inf),
     ... )
@@ -137,27 +149,27 @@ def all_reduce(links: Links, group: Group, itemsize: Array | float, algorithms=N
     return _envelope("all_reduce", links, group, itemsize, algorithms)
 
 
-def all_gather(links: Links, group: Group, itemsize: Array | float, algorithms=None) -> Envelope:
+def all_gather(links: Links, group: Group, itemsize: Array | float, algorithms: Names = None) -> Envelope:
     """Every rank ends with the pieces of all ranks; the message is the gathered whole. See `all_reduce`."""
     return _envelope("all_gather", links, group, itemsize, algorithms)
 
 
-def reduce_scatter(links: Links, group: Group, itemsize: Array | float, algorithms=None) -> Envelope:
+def reduce_scatter(links: Links, group: Group, itemsize: Array | float, algorithms: Names = None) -> Envelope:
     """Every rank ends with its piece of the sum; the message is one rank's input. See `all_reduce`."""
     return _envelope("reduce_scatter", links, group, itemsize, algorithms)
 
 
-def broadcast(links: Links, group: Group, itemsize: Array | float, algorithms=None) -> Envelope:
+def broadcast(links: Links, group: Group, itemsize: Array | float, algorithms: Names = None) -> Envelope:
     """One rank's buffer reaches all; the message is that buffer. See `all_reduce`."""
     return _envelope("broadcast", links, group, itemsize, algorithms)
 
 
-def all_to_all(links: Links, group: Group, itemsize: Array | float, algorithms=None) -> Envelope:
+def all_to_all(links: Links, group: Group, itemsize: Array | float, algorithms: Names = None) -> Envelope:
     """Every rank sends each other rank a piece; the message is one rank's buffer. See `all_reduce`."""
     return _envelope("all_to_all", links, group, itemsize, algorithms)
 
 
-def send_recv(links: Links, group: Group, itemsize: Array | float, algorithms=None) -> Envelope:
+def send_recv(links: Links, group: Group, itemsize: Array | float, algorithms: Names = None) -> Envelope:
     """Every rank sends its buffer to a neighbour, the message is that buffer. See `all_reduce`."""
     return _envelope("send_recv", links, group, itemsize, algorithms)
 
@@ -165,14 +177,6 @@ def send_recv(links: Links, group: Group, itemsize: Array | float, algorithms=No
 def parameter_server(links: Links, group: Group, itemsize: Array | float) -> Envelope:
     """Every rank pushes its gradients to parameters in host memory, spread over the nodes, and pulls them.
 
-    2 a + 2 n/B_host, and the 1 - 1/m of the parameters that other nodes hold also pass the network (Li et al.
-    2014, "Scaling distributed machine learning with the parameter server"). One row; the time of the host's
-    sums is not counted, so `itemsize` does not matter.
+    The message is one buffer of gradients. See `all_reduce`; there is one algorithm.
     """
-    k, m = (jnp.asarray(x) * 1.0 for x in group)
-    several, outside = jnp.where(k * m > 1, 1.0, 0.0), jnp.where(m > 1, 1.0, 0.0)
-    latency = times(several, jnp.broadcast_to(links.call_overhead, links.latency.shape[1:])[SIMPLE])
-    latency += times(2 * (several - outside), links.latency[INTRA, SIMPLE])
-    latency += times(2 * outside, links.latency[INTER, SIMPLE])
-    network = over(2 * (m - 1) / m, links.bandwidth[INTER, SIMPLE])
-    return _stack([(latency, over(2 * several, links.host_bandwidth) + network)])
+    return _envelope("parameter_server", links, group, itemsize, None)

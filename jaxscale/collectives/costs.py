@@ -5,8 +5,7 @@ nodes, a where it does not matter; B is the bandwidth per rank, n the bytes of t
 sum one byte.
 
 Sources:
-    Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", 2005:
-        sections 4.1 (all-gather), 4.2 (broadcast), 4.3 (all-to-all), 4.4 (reduce-scatter), 4.5 (all-reduce).
+    Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", 2005.
     Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009 (ring).
     Rabenseifner, "Optimization of collective reduction operations", 2004 (halving and doubling).
     Sanders, Speck, Traff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009.
@@ -23,7 +22,7 @@ from jaxscale.nouns import Array
 
 
 class Net(NamedTuple):
-    """One protocol's links as one group meets them; the leaves broadcast."""
+    """Links as one group meets them, [protocol, ...]; the leaves broadcast."""
 
     k: Array
     m: Array
@@ -31,10 +30,12 @@ class Net(NamedTuple):
     latency_inter: Array
     bandwidth_intra: Array
     bandwidth_inter: Array
-    itemsize: Array
+    call_overhead: Array
     reduction_flops: Array
     in_switch_bandwidth: Array
     copy_bandwidth: Array
+    host_bandwidth: Array
+    itemsize: Array
 
     @property
     def p(self) -> Array:
@@ -58,6 +59,12 @@ def times(count: Array, latency: Array) -> Array:
     return jnp.where(idle, 0.0, count * jnp.where(idle, 0.0, latency))
 
 
+def part(share: Array, rate: Array) -> Array:
+    """share * rate, with a zero gradient in the share of an infinite rate."""
+    infinite = rate == jnp.inf
+    return jnp.where(infinite, rate, share * jnp.where(infinite, 1.0, rate))
+
+
 def log2(count: Array) -> Array:
     """ceil(log2(count)), exact: rounding of a logarithm would add a hop to some powers of two."""
     _, exponent = jnp.frexp(jnp.round(count) - 1.0)
@@ -68,7 +75,7 @@ def folded(count: Array) -> tuple[Array, Array]:
     """Largest power of two in `count`, and 1 where ranks beyond it hand their data to a neighbour first.
 
     Halving and doubling pair ranks, so such ranks sit out: one more message before and one after
-    (Thakur et al. 4.5).
+    (Thakur et al., all-reduce).
     """
     power = 2.0 ** log2(count)
     beyond = power > jnp.round(count)
@@ -105,12 +112,12 @@ def add(first: Cost, second: Cost) -> Cost:
 
 
 def ring_pass(net: Net) -> Cost:
-    """(p-1) a + (p-1)/p n/B, of the hops m-1 between nodes (Thakur et al. 4.1; Patarasuk and Yuan)."""
+    """(p-1) a + (p-1)/p n/B, m-1 of the hops between nodes (Thakur et al.; Patarasuk and Yuan)."""
     return hops(net, net.p - net.m, net.m - 1), streamed(net, (net.p - 1) / net.p)
 
 
 def doubling_pass(net: Net) -> Cost:
-    """log2(p) a + (p-1)/p n/B, nearest partners first (Thakur et al. 4.1, Rabenseifner)."""
+    """log2(p) a + (p-1)/p n/B, nearest partners first (Thakur et al., all-gather, Rabenseifner)."""
     return hops(net, log2(net.k), log2(net.m)), in_turn(net, (net.k - 1) / net.k, (net.m - 1) / net.p)
 
 
@@ -167,7 +174,7 @@ def tree(net: Net) -> Cost:
 
 
 def recursive_doubling(net: Net) -> Cost:
-    """log2(p) (a + n/B + c n) (Thakur et al. 4.5)."""
+    """log2(p) (a + n/B + c n) (Thakur et al., all-reduce)."""
     (k, fold_intra), (m, fold_inter) = folded(net.k), folded(net.m)
     intra, inter = log2(k) + 2 * fold_intra, log2(m) + 2 * fold_inter
     return hops(net, intra, inter), in_turn(net, intra, inter) + sums(
@@ -207,18 +214,18 @@ def chain(net: Net) -> Cost:
 
 
 def binomial(net: Net) -> Cost:
-    """log2(p) (a + n/B) (Thakur et al. 4.2)."""
+    """log2(p) (a + n/B) (Thakur et al., broadcast)."""
     intra, inter = log2(net.k), log2(net.m)
     return hops(net, intra, inter), in_turn(net, intra, inter)
 
 
 def scatter_all_gather(net: Net) -> Cost:
-    """(log2(p) + p-1) a + 2 (p-1)/p n/B (Thakur et al. 4.2, after van de Geijn)."""
+    """(log2(p) + p-1) a + 2 (p-1)/p n/B (Thakur et al., broadcast, after van de Geijn)."""
     return add(doubling_pass(net), ring_pass(net))
 
 
 def pairwise(net: Net) -> Cost:
-    """(p-1) a + (p-1)/p n/B (Thakur et al. 4.3)."""
+    """(p-1) a + (p-1)/p n/B (Thakur et al., all-to-all)."""
     return hops(net, net.k - 1, net.p - net.k), in_turn(net, (net.k - 1) / net.p, (net.p - net.k) / net.p)
 
 
@@ -231,7 +238,7 @@ def direct(net: Net) -> Cost:
 
 
 def bruck(net: Net) -> Cost:
-    """log2(p) (a + n/(2 B)) (Thakur et al. 4.3, after Bruck)."""
+    """log2(p) (a + n/(2 B)) (Thakur et al., all-to-all, after Bruck)."""
     intra, inter = log2(net.k), log2(net.m)
     return hops(net, intra, inter), in_turn(net, intra / 2, inter / 2)
 
@@ -241,6 +248,17 @@ def hop(net: Net) -> Cost:
     outside = net.m > 1
     inside = ~outside & (net.k > 1)
     return hops(net, inside * 1.0, outside * 1.0), in_turn(net, inside * 1.0, outside * 1.0)
+
+
+def push_pull(net: Net) -> Cost:
+    """2 a + 2 n/B_host; the (m-1)/m of the parameters that other nodes hold also pass the network.
+
+    Li et al. 2014, "Scaling distributed machine learning with the parameter server". The time of the host's
+    sums is not counted.
+    """
+    several, outside = jnp.where(net.p > 1, 1.0, 0.0), jnp.where(net.m > 1, 1.0, 0.0)
+    network = over(2 * (net.m - 1) / net.m, net.bandwidth_inter)
+    return hops(net, 2 * (several - outside), 2 * outside), over(2 * several, net.host_bandwidth) + network
 
 
 COSTS: dict[str, dict[str, Callable[[Net], Cost]]] = {
@@ -267,5 +285,6 @@ COSTS: dict[str, dict[str, Callable[[Net], Cost]]] = {
     "broadcast": {"ring": chain, "binomial_tree": binomial, "scatter_all_gather": scatter_all_gather},
     "all_to_all": {"direct": landing(direct), "pairwise": landing(pairwise), "bruck": landing(bruck)},
     "send_recv": {"direct": hop},
+    "parameter_server": {"push_pull": push_pull},
 }
 """Kind of collective -> algorithm -> cost."""

@@ -22,10 +22,10 @@ class Group(NamedTuple):
 class Envelope(NamedTuple):
     """Affine times of the rows of one collective; the collective takes their minimum."""
 
-    latency: Array
-    """[row, ...] s, infinite where a row cannot be used."""
-    inverse_bandwidth: Array
-    """[row, ...] s/B."""
+    latency: tuple[Array, ...]
+    """Per row, [...] s, infinite where it cannot be used. A tuple, since stacked rows would be written to memory."""
+    inverse_bandwidth: tuple[Array, ...]
+    """Per row, [...] s/B."""
 
 
 def group(ranks: Array | float, stride: Array | float, gpus_per_node: Array | float) -> Group:
@@ -47,16 +47,16 @@ def group(ranks: Array | float, stride: Array | float, gpus_per_node: Array | fl
 
 
 def restrict(envelope: Envelope, mask: Array) -> Envelope:
-    """Exclude the rows whose mask is 0; `mask` is [row] or broadcasts with the envelope.
+    """Exclude the rows whose mask is 0; `mask` is [row, ...] and broadcasts with the envelope's leaves.
 
-    >>> both = Envelope(jnp.array([1.0, 2.0]), jnp.array([0.5, 0.1]))
-    >>> float(time(restrict(both, jnp.array([0.0, 1.0])), 1.0))
-    2.0999999046325684
+    >>> both = Envelope((jnp.array(1.0), jnp.array(2.0)), (jnp.array(0.5), jnp.array(0.1)))
+    >>> round(float(time(restrict(both, jnp.array([0.0, 1.0])), 1.0)), 6)
+    2.1
     """
-    mask = jnp.asarray(mask)
-    mask = mask.reshape(mask.shape + (1,) * (envelope.latency.ndim - mask.ndim))
+    excluded = [row == 0 for row in mask]
     return Envelope(
-        jnp.where(mask == 0, jnp.inf, envelope.latency), jnp.where(mask == 0, 0.0, envelope.inverse_bandwidth)
+        tuple(jnp.where(out, jnp.inf, row) for out, row in zip(excluded, envelope.latency, strict=True)),
+        tuple(jnp.where(out, 0.0, row) for out, row in zip(excluded, envelope.inverse_bandwidth, strict=True)),
     )
 
 
@@ -64,8 +64,8 @@ def time(envelope: Envelope, bytes: Array | float) -> Array:
     """Seconds of the fastest row; nothing to send takes no time.
 
     Args:
-        envelope: of any collective, rows on the leading axis.
-        bytes: the full buffer, see each collective; broadcasts with the envelope's other axes.
+        envelope: of any collective.
+        bytes: the full buffer, see each collective; broadcasts with the envelope's leaves.
     """
     silent = jnp.asarray(bytes) <= 0
     bytes = jnp.where(silent, 1.0, bytes)

@@ -179,11 +179,12 @@ def _edges(network: Network, owner: list[int]) -> Edges:
             if source != INPUT and owner[source] != owner[i]:
                 weighted = i in network.weighted or found.get((source, owner[i]), (0, False))[1]
                 found[source, owner[i]] = prod(network.nodes[source].output_shape), weighted
+    edges = sorted(found.items(), key=lambda edge: (-edge[0][1], edge[0][0]))
     return Edges(
-        elements=_floats(size for size, _ in found.values()),
-        producer=jnp.array([owner[source] for source, _ in found], jnp.int32),
-        consumer=jnp.array([consumer for _, consumer in found], jnp.int32),
-        weighted=_floats(float(weighted) for _, weighted in found.values()),
+        elements=_floats(size for _, (size, _) in edges),
+        producer=jnp.array([owner[source] for (source, _), _ in edges], jnp.int32),
+        consumer=jnp.array([consumer for (_, consumer), _ in edges], jnp.int32),
+        weighted=_floats(float(weighted) for _, (_, weighted) in edges),
     )
 
 

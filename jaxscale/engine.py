@@ -7,8 +7,6 @@ may carry trailing axes that broadcast, so the same lines evaluate one plan and 
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 
@@ -55,24 +53,13 @@ def price(workload: Workload, device: Device, shard: Shard, kernel_model: Kernel
     Returns:
         Table with leaves [...], [J, ...] and [tensor, ...].
     """
-    kernel_model = kernel_model or Roofline()
-    whole = (shard.split > 0) | (shard.tp == 1)
-    batch = jnp.where(whole, shard.micro_batch_size, shard.micro_batch_size / shard.tp)
-    filters = _beside(workload.layers.filters, batch)
-    held = jnp.where(whole, jnp.ceil(filters / shard.tp) / filters, 1.0)
-
-    seconds = jnp.zeros((len(PHASES), *batch.shape), batch.dtype)
-    for family, rows in workload.kernels.items():
-        dimensions = _localize(rows, batch[rows.layer], held[rows.layer])
-        itemsize, precision = _beside(rows.itemsize, batch), _beside(rows.precision, batch)
-        times = kernel_model(family, dimensions, itemsize, precision, device)
-        seconds = seconds.at[rows.phase, rows.layer].add(times)
-    forward, backward_input, backward_weight, update = seconds
+    whole, batch, held = local_sizes(workload, shard)
+    forward, backward_input, backward_weight, update = layer_seconds(workload, device, shard, kernel_model)
     backward = backward_input + backward_weight
 
     finished = jnp.cumsum(workload.buckets, 0)
     gradients = _gradient_bytes(workload, whole, held)
-    outputs, input_gradients = _exchanged_bytes(workload, shard)
+    outputs, input_gradients = exchanged_bytes(workload, shard)
     return Table(
         forward=forward.sum(0),
         backward=backward.sum(0),
@@ -86,6 +73,29 @@ def price(workload: Workload, device: Device, shard: Shard, kernel_model: Kernel
         memory=memory(workload, batch, held, sum(gradients.values())),
         ideal=workload.flops / device.peak_flops[workload.precision],
     )
+
+
+def layer_seconds(
+    workload: Workload, device: Device, shard: Shard, kernel_model: KernelModel | None = None
+) -> Array:
+    """[phase, L, ...] s of the kernels of each layer; arguments as in `price`, which adds them up."""
+    kernel_model = kernel_model or Roofline()
+    _, batch, held = local_sizes(workload, shard)
+    seconds = jnp.zeros((len(PHASES), *batch.shape), batch.dtype)
+    for family, rows in workload.kernels.items():
+        dimensions = _localize(rows, batch[rows.layer], held[rows.layer])
+        itemsize, precision = _beside(rows.itemsize, batch), _beside(rows.precision, batch)
+        times = kernel_model(family, dimensions, itemsize, precision, device)
+        seconds = seconds.at[rows.phase, rows.layer].add(times)
+    return seconds
+
+
+def local_sizes(workload: Workload, shard: Shard) -> tuple[Array, Array, Array]:
+    """[L, ...] Whether a rank sees all samples of its group, how many that is, its share of the filters."""
+    whole = (shard.split > 0) | (shard.tp == 1)
+    batch = jnp.where(whole, shard.micro_batch_size, shard.micro_batch_size / shard.tp)
+    filters = _beside(workload.layers.filters, batch)
+    return whole, batch, jnp.where(whole, jnp.ceil(filters / shard.tp) / filters, 1.0)
 
 
 def exchange(
@@ -102,30 +112,60 @@ def exchange(
     Returns:
         Exchange with leaves [...] and [J, ...].
     """
-    ranks = collectives.group(tp, 1, cluster.gpus_per_node)
-    chosen = {"all_reduce": _reductions(algorithms) or GRADIENT_ALGORITHMS}
-
-    def times(kind: str, sizes: Array) -> Array:
-        """A loop over the tensors, so that the envelope is worked out once and not once per tensor."""
-        envelope = COLLECTIVES[kind](cluster.links, ranks, 4.0, chosen.get(kind))
-        return jax.lax.map(partial(collectives.time, envelope), sizes)
-
     forward, backward, ready = (jnp.zeros_like(leaf) for leaf in (table.forward, table.backward, table.ready))
     for kind, sizes in table.outputs.items():
-        forward += times(kind, sizes).sum(0)
+        forward += _tensor_clock(_tensor_envelope(kind, cluster, tp, algorithms), sizes)[0]
     for kind, sizes in table.input_gradients.items():
-        edges = times(kind, sizes)
-        backward += edges.sum(0)
-        ready += jnp.tensordot(table.precedes[kind], edges, 1)
+        whole, passed = _tensor_clock(_tensor_envelope(kind, cluster, tp, algorithms), sizes)
+        backward += whole
+        ready += passed[table.precedes[kind].sum(1).astype(jnp.int32)]
     return Exchange(forward, backward, ready)
+
+
+def tensor_seconds(
+    kind: str, sizes: Array, cluster: Cluster, tp: Array, algorithms: tuple[str, ...] = GRADIENT_ALGORITHMS
+) -> Array:
+    """[tensor, ...] s of exchanging tensors of `sizes` B by one kind of collective; see `exchange`."""
+    envelope = _tensor_envelope(kind, cluster, tp, algorithms)
+    return jnp.stack([collectives.time(envelope, size) for size in sizes])
+
+
+def gradient_envelopes(
+    table: Table, cluster: Cluster, plan: Plan, algorithms: tuple[str, ...] = GRADIENT_ALGORITHMS
+) -> dict[str, Envelope]:
+    """How long gradient messages take: among the ranks that hold the same filters, and among all ranks.
+
+    Args:
+        table: names the groups that reduce anything.
+        cluster: its links carry the messages.
+        plan: only `dp` and `tp` are read.
+        algorithms: as in `predict`.
+
+    Returns:
+        Per group, an envelope with leaves [...].
+    """
+    groups = {
+        "replicas": collectives.group(plan.dp, plan.tp, cluster.gpus_per_node),
+        "all_ranks": collectives.group(plan.dp * plan.tp, 1, cluster.gpus_per_node),
+    }
+    reductions = _reductions(algorithms)
+    envelopes = {}
+    for who in table.gradients:
+        parts = []
+        if reductions:
+            parts.append(collectives.all_reduce(cluster.links, groups[who], table.gradient_bytes, reductions))
+        if "parameter_server" in algorithms:
+            parts.append(collectives.parameter_server(cluster.links, groups[who], table.gradient_bytes))
+        envelopes[who] = Envelope(*(sum(rows, ()) for rows in zip(*parts, strict=True)))
+    return envelopes
 
 
 def compose(
     table: Table,
     exchanged: Exchange,
+    envelopes: dict[str, Envelope],
     cluster: Cluster,
     plan: Plan,
-    algorithms: tuple[str, ...] = GRADIENT_ALGORITHMS,
 ) -> Prediction:
     """What plans cost, given the priced table of their shards: tier two.
 
@@ -137,19 +177,18 @@ def compose(
     Args:
         table: from `price`, for the plan's shard.
         exchanged: from `exchange`, for the same table.
-        cluster: devices and links.
+        envelopes: from `gradient_envelopes`, for the same groups.
+        cluster: how many devices there are and what they hold.
         plan: leaves [...]; `plan.split` is not read, `price` has used it.
-        algorithms: what may reduce the gradients, names of all-reduce algorithms or "parameter_server".
 
     Returns:
         Prediction with leaves [...].
     """
     backward = table.backward + exchanged.backward
     ready = table.ready + exchanged.ready
-    envelopes = _gradient_envelopes(table, cluster, plan, algorithms)
     link, net = jnp.zeros(()), jnp.zeros(())
     for j in range(ready.shape[0]):
-        message = sum(collectives.time(envelopes[who], size[j]) for who, size in table.gradients.items())
+        message = reduction_seconds(envelopes, {who: size[j] for who, size in table.gradients.items()})
         link += message
         net = jnp.maximum(net, backward + plan.overlap * (ready[j] - backward)) + message
 
@@ -191,10 +230,24 @@ def predict(
     """Time, memory and feasibility of `plan` for `workload` on `cluster`.
 
     A pure function of arrays: jit, vmap and differentiate it in any leaf.
+
+    Args:
+        workload: from `lower`.
+        cluster: from `hardware_db.cluster`.
+        plan: from `PlanSpec.lower`.
+        kernel_model: times one kernel; the roofline when None.
+        algorithms: what may reduce gradients, names of all-reduce algorithms or "parameter_server".
     """
     shard = Shard(plan.micro_batch_size, plan.tp, plan.split)
     table = price(workload, cluster.device, shard, kernel_model)
-    return compose(table, exchange(table, cluster, plan.tp, algorithms), cluster, plan, algorithms)
+    exchanged = exchange(table, cluster, plan.tp, algorithms)
+    envelopes = gradient_envelopes(table, cluster, plan, algorithms)
+    return compose(table, exchanged, envelopes, cluster, plan)
+
+
+def reduction_seconds(envelopes: dict[str, Envelope], sizes: dict[str, Array]) -> Array:
+    """[...] s of reducing one gradient message, of which each kind of group has `sizes` [...] B to reduce."""
+    return jnp.asarray(sum(collectives.time(envelopes[who], size) for who, size in sizes.items()))
 
 
 def _localize(rows: KernelRows, batch: Array, held: Array) -> Array:
@@ -213,7 +266,7 @@ def _gradient_bytes(workload: Workload, whole: Array, held: Array) -> dict[str, 
     }
 
 
-def _exchanged_bytes(workload: Workload, shard: Shard) -> tuple[dict[str, Array], dict[str, Array]]:
+def exchanged_bytes(workload: Workload, shard: Shard) -> tuple[dict[str, Array], dict[str, Array]]:
     """B of activations, forward, and of their gradients, backward, that cross a group of ranks.
 
     A layer with split filters gathers its outputs, and sums its input gradients over the ranks (Castelló et
@@ -224,7 +277,9 @@ def _exchanged_bytes(workload: Workload, shard: Shard) -> tuple[dict[str, Array]
     layers, edges = workload.layers, workload.edges
     before, after = shard.split[edges.producer], shard.split[edges.consumer]
     elements, weighted = (_beside(leaf, before) for leaf in (edges.elements, edges.weighted))
-    gathered = jnp.concatenate([_beside(layers.outputs, before) * shard.split, elements * (1 - before) * after])
+    gathered = jnp.concatenate(
+        [_beside(layers.outputs, before) * shard.split, elements * (1 - before) * after]
+    )
     return {"all_gather": gathered * batch}, {
         "all_reduce": elements * weighted * before * after * batch,
         "reduce_scatter": elements * weighted * (1 - before) * after * batch,
@@ -232,28 +287,31 @@ def _exchanged_bytes(workload: Workload, shard: Shard) -> tuple[dict[str, Array]
     }
 
 
+def _tensor_envelope(kind: str, cluster: Cluster, tp: Array, algorithms: tuple[str, ...]) -> Envelope:
+    """Of one kind of collective among the ranks of a group, which are neighbours."""
+    ranks = collectives.group(tp, 1, cluster.gpus_per_node)
+    chosen = _reductions(algorithms) or GRADIENT_ALGORITHMS if kind == "all_reduce" else None
+    return COLLECTIVES[kind](cluster.links, ranks, 4.0, chosen)
+
+
+def _tensor_clock(envelope: Envelope, sizes: Array) -> tuple[Array, Array]:
+    """[...] s of exchanging all tensors, and [n + 1, ...] s passed after 0, 1, ... n of them.
+
+    A loop, so that no more than one tensor's times are worked on at once.
+    """
+
+    def tick(now: Array, size: Array) -> tuple[Array, Array]:
+        now += collectives.time(envelope, size)
+        return now, now
+
+    shape = jnp.broadcast_shapes(sizes.shape[1:], *(row.shape for row in envelope.latency))
+    start = jnp.zeros(shape, sizes.dtype)
+    whole, passed = jax.lax.scan(tick, start, sizes)
+    return whole, jnp.concatenate([start[None], passed])
+
+
 def _reductions(algorithms: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in algorithms if name != "parameter_server")
-
-
-def _gradient_envelopes(
-    table: Table, cluster: Cluster, plan: Plan, algorithms: tuple[str, ...]
-) -> dict[str, Envelope]:
-    """How long messages take among the ranks that hold the same filters, and among all ranks."""
-    groups = {
-        "replicas": collectives.group(plan.dp, plan.tp, cluster.gpus_per_node),
-        "all_ranks": collectives.group(plan.dp * plan.tp, 1, cluster.gpus_per_node),
-    }
-    reductions = _reductions(algorithms)
-    envelopes = {}
-    for who in table.gradients:
-        parts = []
-        if reductions:
-            parts.append(collectives.all_reduce(cluster.links, groups[who], table.gradient_bytes, reductions))
-        if "parameter_server" in algorithms:
-            parts.append(collectives.parameter_server(cluster.links, groups[who], table.gradient_bytes))
-        envelopes[who] = Envelope(*map(jnp.concatenate, zip(*parts, strict=True)))
-    return envelopes
 
 
 def _beside(leaf: Array, batch: Array) -> Array:

@@ -1,0 +1,133 @@
+"""`jaxscale optimize`: the best plans for a network on a cluster, and why they are the best."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxscale.cli import options
+from jaxscale.cli.options import EXAMPLE_CLUSTER, EXAMPLE_GPUS, EXAMPLE_MODEL, Counts, note
+
+if TYPE_CHECKING:
+    from jaxscale.cli.problem import Problem
+    from jaxscale.explain import Explanation
+    from jaxscale.search import Candidate, Evaluation
+
+
+@click.command()
+@click.argument("model", required=False)
+@options.cluster_options
+@click.option(
+    "--gpus",
+    type=Counts(options.MOST_DEVICES),
+    metavar="N|RANGE",
+    help="At most N devices, or exactly these counts.",
+)
+@options.space_options
+@options.training_options
+@options.model_options
+@click.option("--top", type=Counts(1000, single=True), default=10, show_default=True, help="Plans to list.")
+@click.option("--explain", "terms", is_flag=True, help="Also the exposed terms of every listed plan.")
+@options.output_options
+def command(model, cluster, network, gpus, batch, tp, micro_batch, algorithms, kernels, top, terms, **given):
+    """Find the best plans for MODEL, a network of the zoo or an .onnx file.
+
+    Without arguments: a complete example, ResNet-50 on 64 V100.
+    """
+    out, plot, as_json = (given.pop(name) for name in ("out", "plot", "as_json"))
+    options.require_outputs(out, plot)
+    from jaxscale.runtime import use_compilation_cache
+
+    use_compilation_cache()
+    from jaxscale.cli.problem import Problem, Training, search
+    from jaxscale.explain import explain
+    from jaxscale.report import candidate_record
+    from jaxscale.search import BestPer, TopK
+
+    gpus = gpus or ((EXAMPLE_GPUS,) if cluster is None else None)
+    training = Training.read(model or EXAMPLE_MODEL, **given)
+    problem = Problem(training, cluster or EXAMPLE_CLUSTER, network, gpus, batch, tp, micro_batch)
+    _say_what_was_assumed(model, cluster, batch, problem)
+    space = problem.space()
+    several = [BestPer("global_batch_size")] if len(problem.batches) > 1 else []
+    found = search(problem, space, [TopK(top), *several], algorithms)
+    plans, best = found.results[0], found.results[0][0]
+    per_batch = [candidate for _, candidate in found.results[1]] if several else []
+    explanation = explain(training.network, space.workload, best.cluster, best.plan, algorithms=algorithms)
+
+    if out:
+        from jaxscale.files import write_table
+
+        write_table([{"rank": i} | candidate_record(plan) for i, plan in enumerate(plans, 1)], out)
+    if plot:
+        from jaxscale.plots import draw_plans
+
+        draw_plans(plot, per_batch or plans, problem.words)
+    if as_json:
+        click.echo(json.dumps(_document(problem, found, plans, per_batch, explanation), indent=1))
+    else:
+        _show(problem, found, plans, per_batch, explanation, terms)
+
+
+def _say_what_was_assumed(model: str | None, cluster: str | None, batch: object, problem: Problem) -> None:
+    assumed = []
+    if model is None:
+        assumed.append(EXAMPLE_MODEL)
+    if cluster is None:
+        assumed.append(f"--cluster {EXAMPLE_CLUSTER} --gpus {problem.devices}")
+    if batch is None:
+        assumed.append(f"--batch {problem.batches[0]}")
+    if assumed and model is None:
+        note(f"an example, the same as: jaxscale optimize {' '.join(assumed)} --precision {problem.training.precision}")
+    elif assumed:
+        note(f"not given, so assumed: {' '.join(assumed)}")
+
+
+def _document(
+    problem: Problem,
+    found: Evaluation,
+    plans: list[Candidate],
+    per_batch: list[Candidate],
+    explanation: Explanation,
+) -> dict[str, Any]:
+    from jaxscale import report
+
+    return {
+        **problem.record(),
+        "plans": list(map(report.candidate_record, plans)),
+        "best_per_batch": list(map(report.candidate_record, per_batch)),
+        **report.explanation_record(explanation),
+        "search": report.search_record(found),
+    }
+
+
+def _show(
+    problem: Problem,
+    found: Evaluation,
+    plans: list[Candidate],
+    per_batch: list[Candidate],
+    explanation: Explanation,
+    terms: bool,
+) -> None:
+    from jaxscale import report
+    from jaxscale.cli.style import results
+
+    def batches(candidates: list[Candidate]) -> dict[str, list[str]]:
+        return {"batch": [str(candidate.plan.global_batch_size) for candidate in candidates]}
+
+    console = results()
+    ranks = {"rank": [str(rank) for rank in range(1, len(plans) + 1)]}
+    title = f"Best plans for {problem.words}"
+    console.print(report.plans_table(title, plans, ranks | (batches(plans) if per_batch else {})))
+    if per_batch:
+        console.print(report.plans_table("Best plan of each batch", per_batch, batches(per_batch)))
+    if terms:
+        console.print(report.terms_table(plans))
+        for name, meaning in report.MEANINGS.items():
+            console.print(f"{report.TIME_NAMES[name]}: {meaning}")
+        console.print()
+    console.print(f"The best, {report.describe_plan(plans[0].plan)}:\n", soft_wrap=True)
+    console.print(report.explanation_table(explanation, plans[0].cluster))
+    console.print(report.search_words(found), soft_wrap=True)

@@ -1,0 +1,188 @@
+"""Why a plan takes the time it takes, and what keeps plans from fitting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxscale.errors import InputError
+from jaxscale.engine import GRADIENT_ALGORITHMS, predict
+from jaxscale.kernels import KernelModel
+from jaxscale.levers import LEVERS
+from jaxscale.nouns import REASONS, Cluster, Memory, Plan, Prediction, Workload
+from jaxscale.search.space import COLUMNS, Space
+
+if TYPE_CHECKING:
+    from jaxscale.network import Network
+    from jaxscale.plans import PlanSpec
+
+TIME_LEVERS = tuple(name for name in LEVERS if name != "memory_capacity")
+"""Levers that the time of a step depends on; capacity decides only whether a plan fits."""
+
+_BOUNDS = {
+    "compute": ("peak_flops",),
+    "memory bandwidth": ("memory_bandwidth",),
+    "launch overhead": ("launch_overhead",),
+    "intra-node link": ("intra_node_bandwidth", "intra_node_latency"),
+    "inter-node link": ("inter_node_bandwidth", "inter_node_latency"),
+}
+
+
+QUICK_COMPILE = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+"""Compiler options for programs that run once: a third of the time to compile, and to run only milliseconds."""
+
+
+class Explanation(NamedTuple):
+    """A plan's prediction, in float64, and how its step time answers to the hardware."""
+
+    prediction: Prediction
+    elasticities: dict[str, float]
+    """d log(step time) / d log(lever), per name of `TIME_LEVERS`."""
+
+
+def explain(
+    network: Network,
+    workload: Workload,
+    cluster: Cluster,
+    plan: PlanSpec,
+    kernel_model: KernelModel | None = None,
+    algorithms: tuple[str, ...] | None = None,
+) -> Explanation:
+    """Predict a plan and differentiate its step time in every lever, in one reverse pass.
+
+    Args:
+        network: what `workload` was lowered from.
+        workload: L layers.
+        cluster: where the plan runs.
+        plan: the plan.
+        kernel_model: times kernels; the roofline when None.
+        algorithms: what may reduce gradients, as in `compose`; what GPU libraries use when None.
+
+    >>> from jaxscale import hardware_db, zoo
+    >>> from jaxscale.lowering import lower
+    >>> from jaxscale.plans import PlanSpec
+    >>> network = zoo.build("lenet-5")
+    >>> found = explain(network, lower(network), hardware_db.cluster("v100"), PlanSpec(64, 64))
+    >>> max(bounds(found.elasticities), key=bounds(found.elasticities).get)  # its kernels are tiny
+    'launch overhead'
+    """
+    with jax.enable_x64(True):
+        gradient, prediction = _gradient(
+            dict.fromkeys(TIME_LEVERS, jnp.zeros(())),
+            _widened(workload),
+            _widened(cluster),
+            plan.lower(network, np.float64),
+            kernel_model,
+            algorithms or GRADIENT_ALGORITHMS,
+        )
+        prediction, gradient = jax.tree.map(np.asarray, (prediction, gradient))
+    return Explanation(prediction, {name: float(gradient[name]) for name in TIME_LEVERS})
+
+
+def bounds(elasticities: dict[str, float]) -> dict[str, float]:
+    """Shares of the step time by what bounds it; they add up to 1.
+
+    Rates k times as high and latencies 1/k as long make the step 1/k as long, so the elasticities of rates,
+    negated, and those of latencies add up to 1 (Euler's theorem on homogeneous functions). What the levers
+    leave is spent where no lever reaches: calls of collectives, host memory, sums in the network.
+
+    >>> shares = bounds(dict.fromkeys(TIME_LEVERS, 0.0) | {"peak_flops": -0.75, "launch_overhead": 0.25})
+    >>> {name: share for name, share in shares.items() if share}
+    {'compute': 0.75, 'launch overhead': 0.25}
+    """
+    shares = {
+        bound: sum(elasticities[name] * (1 if _is_duration(name) else -1) for name in names)
+        for bound, names in _BOUNDS.items()
+    }
+    return shares | {"elsewhere": 1.0 - sum(shares.values())}
+
+
+class Miss(NamedTuple):
+    """The plan that comes closest to fitting."""
+
+    plan: PlanSpec
+    memory: Memory
+    """B per device."""
+
+    @property
+    def peak(self) -> float:
+        """B per device."""
+        return float(sum(self.memory))
+
+
+def least_memory(space: Space) -> Miss:
+    """The plan of `space` that needs the least memory, whether it fits or not.
+
+    >>> from jaxscale import hardware_db, zoo
+    >>> from jaxscale.lowering import lower
+    >>> network = zoo.build("lenet-5")
+    >>> space = Space(network, lower(network), hardware_db.cluster("v100"), global_batch_sizes=(64,))
+    >>> least_memory(space).plan.micro_batch_size
+    1
+    """
+    rows = space.rows
+    column = {name: rows[:, i] for i, name in enumerate(COLUMNS)}
+    # Plans that differ in nothing but the number of replicas need the same memory.
+    distinct = [column["micro_batch_size"], column["tp"], column["split"], column["dp"] * column["tp"] == 1]
+    _, first = np.unique(np.stack(distinct, 1), axis=0, return_index=True)
+    flags = np.array(space.split_flags, np.float32)
+    sizes = {name: jnp.asarray(column[name][first].astype(np.float32)) for name in Plan._fields[:4]}
+    plan = Plan(**sizes, split=jnp.asarray(flags[column["split"][first]].T), overlap=jnp.ones(len(first)))
+    memory = jax.tree.map(np.asarray, _memory(space.workload, space.cluster, plan))
+    memory = Memory(*(np.broadcast_to(leaf, first.shape) for leaf in memory))
+    least = int(np.argmin(sum(memory)))
+    return Miss(space.plan(int(first[least]), True), Memory(*(float(leaf[least]) for leaf in memory)))
+
+
+def first_that_fits(variants: Iterable[tuple[str, Callable[[], Space]]], capacity: float) -> str | None:
+    """The name of the first variant of a space with a plan that needs at most `capacity` B per device.
+
+    A variant that cannot be made, because nothing divides or no such cluster exists, does not fit.
+    """
+
+    def fits(make: Callable[[], Space]) -> bool:
+        try:
+            return least_memory(make()).peak <= capacity
+        except InputError:
+            return False
+
+    return next((name for name, make in variants if fits(make)), None)
+
+
+def reasons(prediction: Prediction) -> list[str]:
+    """The names of the limits that a plan breaks, out of `REASONS`."""
+    return [name for bit, name in enumerate(REASONS) if int(prediction.reasons) >> bit & 1]
+
+
+@partial(jax.jit, static_argnames=("kernel_model", "algorithms"), compiler_options=QUICK_COMPILE)
+def _gradient(log_factors, workload, cluster, plan, kernel_model, algorithms):
+    def log_time(log_factors: dict[str, jax.Array]) -> tuple[jax.Array, Prediction]:
+        scaled = cluster
+        for name, log_factor in log_factors.items():
+            scaled = LEVERS[name].scale(scaled, jnp.exp(log_factor))
+        prediction = predict(workload, scaled, plan, kernel_model, algorithms)
+        return jnp.log(prediction.step_time), prediction
+
+    return jax.grad(log_time, has_aux=True)(log_factors)
+
+
+@partial(jax.jit, compiler_options=QUICK_COMPILE)
+def _memory(workload: Workload, cluster: Cluster, plan: Plan) -> Memory:
+    return predict(workload, cluster, plan).memory
+
+
+def _is_duration(name: str) -> bool:
+    return LEVERS[name].dimension == "time"
+
+
+def _widened(tree):
+    def widen(leaf):
+        leaf = np.asarray(leaf)
+        return jnp.asarray(leaf.astype(np.float64) if np.issubdtype(leaf.dtype, np.floating) else leaf)
+
+    return jax.tree.map(widen, tree)
