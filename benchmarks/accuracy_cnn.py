@@ -13,6 +13,12 @@ paradl: data-parallel rows of ParaDL (Kahira et al., HPDC 2021) on ABCI, Chainer
     images of 226 pixels. Its `pure_nccl` communicator packs all gradients and reduces them once the backward
     pass has ended (ChainerMN documentation, overview), so one message, blocking. Repeated runs are averaged.
 
+Where one number per family fails: 3x3 convolutions at large batch (VGG, AlexNet) run as Winograd's algorithm
+above the direct roofline, strided and 1x1 ones below it, and the only Kepler kernels measured are of layers
+called in TensorFlow's slower layout. What the links lack: parameters in host memory are pulled when a step
+starts, before anything can hide it; the two dies of a K80 share one power budget; and NCCL 1 of 2017 drove one
+ring from one multiprocessor. ParaDL's AlexNet waits for its input pipeline.
+
 tf_cnn.synthetic.mape           mean absolute relative error of the step time
 tf_cnn.one_gpu.mape             the same where n_gpus is 1: the error of the kernels
 tf_cnn.synthetic.scaling_error  mean absolute error of t(1 GPU) / t(n GPUs) at equal batch per GPU, n > 1
@@ -27,6 +33,7 @@ from __future__ import annotations
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import jax
 import pandas as pd
@@ -38,6 +45,9 @@ from jaxscale.lowering import lower
 from jaxscale.network import Network
 from jaxscale.nouns import Workload
 from jaxscale.plans import PlanSpec
+
+Table = Any
+"""A pandas table, of which type checkers know too little."""
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -74,15 +84,15 @@ def workload(
     return lower(network(name, image_size, classes), "fp32", optimizer, messages)
 
 
-def tf_cnn(data: Path) -> pd.DataFrame:
+def tf_cnn(data: Path) -> Table:
     """Synthetic rows with `predicted` s."""
-    table = pd.read_csv(data / "runs" / "tf_cnn_benchmarks_2017.csv")
+    table: Table = pd.read_csv(data / "runs" / "tf_cnn_benchmarks_2017.csv")
     table = table[table.data == "synthetic"].rename(columns={"step_time_s": "measured"})
     table = table.reset_index(drop=True)
     return with_errors(table.assign(predicted=table.apply(tf_step, axis=1)))
 
 
-def tf_step(row: pd.Series, slowness: float = 1.0) -> float:
+def tf_step(row: Any, slowness: float = 1.0) -> float:
     """s of one row; kernels take `slowness` times as long as predicted."""
     of = (TF_NETWORKS[row.model], None, 1001)
     cluster = hardware_db.cluster(TF_NODES[row.hardware], gpus=row.n_gpus)
@@ -100,7 +110,7 @@ def tf_step(row: pd.Series, slowness: float = 1.0) -> float:
     )
 
 
-def right_on_one_gpu(table: pd.DataFrame) -> pd.DataFrame:
+def right_on_one_gpu(table: Table) -> Table:
     """The same rows with kernels slowed or sped up so that one GPU takes the measured time."""
     single = table[table.n_gpus == 1].set_index(SAME)
     slowness = single.measured / single.predicted
@@ -108,9 +118,9 @@ def right_on_one_gpu(table: pd.DataFrame) -> pd.DataFrame:
     return with_errors(table.assign(predicted=predicted))
 
 
-def paradl(data: Path) -> pd.DataFrame:
+def paradl(data: Path) -> Table:
     """Data-parallel rows, one per network and number of GPUs, with `predicted` s."""
-    table = pd.read_csv(data / "seeds" / "paradl_abci_v100.csv")
+    table: Table = pd.read_csv(data / "seeds" / "paradl_abci_v100.csv")
     table = table[table.strategy == "data"]
     table = table.assign(
         measured=table.ms_per_iter / 1e3,
@@ -118,7 +128,7 @@ def paradl(data: Path) -> pd.DataFrame:
     )
     table = table.groupby(["model", "gpus"], as_index=False)[["measured", "batch_per_gpu"]].mean()
 
-    def step(row: pd.Series) -> float:
+    def step(row: Any) -> float:
         of = (PARADL_NETWORKS[row.model], PARADL_IMAGE[row.model], 1000)
         batch = round(row.batch_per_gpu)
         plan = PlanSpec(batch * row.gpus, batch, dp=row.gpus, overlap=False)
@@ -129,11 +139,11 @@ def paradl(data: Path) -> pd.DataFrame:
     return with_errors(table.assign(predicted=table.apply(step, axis=1)))
 
 
-def with_errors(table: pd.DataFrame) -> pd.DataFrame:
+def with_errors(table: Table) -> Table:
     return table.assign(error=table.predicted / table.measured - 1)
 
 
-def scaling(table: pd.DataFrame) -> pd.DataFrame:
+def scaling(table: Table) -> Table:
     """Rows with several GPUs, with the measured and predicted scaling efficiency."""
     single = table.loc[table.n_gpus == 1, [*SAME, "measured", "predicted"]]
     several = table[table.n_gpus > 1].merge(single, on=SAME, suffixes=("", "_single"))
@@ -146,9 +156,7 @@ def scaling(table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def print_tables(
-    steps: pd.DataFrame, scaled: pd.DataFrame, rescaled: pd.DataFrame, runs: pd.DataFrame
-) -> None:
+def print_tables(steps: Table, scaled: Table, rescaled: Table, runs: Table) -> None:
     """Every row, and the errors by network and GPU, on stderr."""
     row = ["gpu", "model", "batch_per_gpu", "n_gpus"]
     show("step time, s", steps.sort_values(row), [*row, "variable_update", "measured", "predicted", "error"])
@@ -167,7 +175,7 @@ def print_tables(
     show("ParaDL, s", runs, ["model", "gpus", "batch_per_gpu", "measured", "predicted", "error"])
 
 
-def show(title: str, table: pd.DataFrame, columns: list[str]) -> None:
+def show(title: str, table: Table, columns: list[str]) -> None:
     print(f"{title}\n{table[columns].round(4).to_string(index=False)}\n", file=sys.stderr)
 
 

@@ -30,7 +30,7 @@ from jaxscale import hardware_db
 from jaxscale.hardware_db.loader import WIDER
 from jaxscale.kernels import MATRIX_FAMILIES, Roofline
 from jaxscale.nouns import KERNEL_DIMENSIONS, KERNEL_FAMILIES, PRECISIONS
-from utilization_data import SOURCES
+from utilization_data import SOURCES, Table
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 DATE = "2026-11-30"
@@ -110,7 +110,7 @@ def typical(family: str, dimensions: np.ndarray) -> np.ndarray:
     return wide & odd & (shape["stride"] <= 2) & (shape["dilation"] == 1) & (shape["groups"] == 1)
 
 
-def votes(data: Path) -> pd.DataFrame:
+def votes(data: Path) -> Table:
     """One row per source, device, family and format that has enough rows."""
     found = []
     for source in SOURCES:
@@ -143,7 +143,7 @@ def votes(data: Path) -> pd.DataFrame:
 class Fit:
     """Measured utilizations, and the rule for the rest."""
 
-    def __init__(self, found: pd.DataFrame) -> None:
+    def __init__(self, found: Table) -> None:
         self.measured: dict[tuple[str, str, str], Value] = {}
         self.errors: dict[tuple[str, str, str], float] = {}
         for generation, family, precision in found[KEY].drop_duplicates().itertuples(index=False):

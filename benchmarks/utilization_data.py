@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+
+Table = Any
+"""A pandas table, of which type checkers know too little."""
 
 FLOOR_QUANTILE = 0.005
 """The fastest calls of a framework on a device: what a call costs whatever it computes."""
@@ -31,7 +34,7 @@ def _part(
     family: str,
     precision: str,
     columns: list[object],
-    milliseconds: pd.Series,
+    milliseconds: Any,
     overhead: float | None,
 ) -> Part:
     seconds = milliseconds.to_numpy(float) / 1e3
@@ -39,7 +42,7 @@ def _part(
     return Part(device, family, precision, dimensions, seconds, overhead)
 
 
-def _floor(milliseconds: pd.Series) -> float:
+def _floor(milliseconds: Any) -> float:
     return float(milliseconds.quantile(FLOOR_QUANTILE)) / 1e3
 
 
@@ -61,7 +64,7 @@ FORMATS = {"FP32": "fp32", "FP16_mixed": "fp16", "FP16_pseudo": "fp16"}
 
 def deepbench(folder: Path) -> Iterator[Part]:
     """Kernels in a loop, the fastest algorithm of the library."""
-    table = pd.read_csv(folder / "deepbench" / "conv.csv.gz")
+    table: Table = pd.read_csv(folder / "deepbench" / "conv.csv.gz")
     families = {
         "fwd_ms": "convolution_forward",
         "bwd_data_ms": "convolution_backward_data",
@@ -75,7 +78,7 @@ def deepbench(folder: Path) -> Iterator[Part]:
             stride = np.sqrt(t.stride_h * t.stride_w)
             sizes = [t.N, t.C, t.H, t.W, t.K, h_out, w_out, t.R, t.S, stride, 1, 1]
             yield _part(DEEPBENCH[gpu], family, FORMATS[precision], sizes, t[column], None)
-    table = pd.read_csv(folder / "deepbench" / "gemm.csv.gz")
+    table: Table = pd.read_csv(folder / "deepbench" / "gemm.csv.gz")
     table = table[table.gpu.isin(DEEPBENCH) & (table["mode"] == "train")]
     for (gpu, precision), t in table.groupby(["gpu", "precision"]):
         yield _part(DEEPBENCH[gpu], "matmul", FORMATS[precision], [t.M, t.N, t.K], t.time_ms, None)
@@ -104,13 +107,13 @@ def neusight(folder: Path) -> Iterator[Part]:
         "softmax": lambda t: ("softmax", [t.rows, t.cols, 1, 1]),
     }
     for name, shape in shapes.items():
-        table = pd.read_csv(folder / "neusight" / f"{name}_fp32.csv.gz")
+        table: Table = pd.read_csv(folder / "neusight" / f"{name}_fp32.csv.gz")
         for gpu, rows in table.groupby("device"):
             family, sizes = shape(rows)
             yield _part(NEUSIGHT[str(gpu)], family, "fp32", sizes, rows.time_ms, _floor(rows.time_ms))
 
 
-def _neusight_convolution(t: pd.DataFrame) -> list[object]:
+def _neusight_convolution(t: Table) -> list[object]:
     out = (t.hw + 2 * t["pad"] - t.k) // t.stride + 1
     return [t.n, t.ci, t.hw, t.hw, t.co, out, out, t.k, t.k, t.stride, 1, 1]
 
@@ -135,7 +138,7 @@ def justus(folder: Path) -> Iterator[Part]:
         "gpu", "optimizer", "batchsize", "matsize", "channels_in", "channels_out", "kernelsize", "strides",
         "padding", "timeUsed_median",
     ]  # fmt: skip
-    table = pd.read_csv(folder / "justus2018" / "convolution_fp32.csv.gz", usecols=columns)
+    table: Table = pd.read_csv(folder / "justus2018" / "convolution_fp32.csv.gz", usecols=columns)
     for gpu, t in table[table.optimizer == "fwd_only"].groupby("gpu"):
         cut = np.where(t.padding == 1, 0, t.kernelsize - 1)
         out = np.maximum(np.ceil((t.matsize - cut) / t.strides), 0)
@@ -164,7 +167,7 @@ def miopen(folder: Path) -> Iterator[Part]:
         "W": "convolution_backward_filter",
     }
     for name, device in MIOPEN.items():
-        table = pd.read_csv(folder / "miopen" / f"conv2d_{name}.csv.gz")
+        table: Table = pd.read_csv(folder / "miopen" / f"conv2d_{name}.csv.gz")
         for (kind, direction), t in table.groupby(["dtype", "dir"]):
             sizes = [
                 t.N, t.C, t.H, t.W, t.K, t.Ho, t.Wo, t.fh, t.fw, np.sqrt(t.sh * t.sw), np.sqrt(t.dh * t.dw),
@@ -187,7 +190,7 @@ AICONFIGURATOR = {
 def aiconfigurator(folder: Path) -> Iterator[Part]:
     """Matrix products replayed from a CUDA graph: no launch."""
     for name, precision in (("bfloat16", "bf16"), ("fp8", "fp8")):
-        table = pd.read_csv(folder / "aiconfigurator" / f"gemm_{name}_sglang.csv.gz")
+        table: Table = pd.read_csv(folder / "aiconfigurator" / f"gemm_{name}_sglang.csv.gz")
         for column, device in AICONFIGURATOR.items():
             if column in table:
                 t = table[table[column].notna()]

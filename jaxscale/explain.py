@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale.errors import InputError
 from jaxscale.engine import GRADIENT_ALGORITHMS, predict
+from jaxscale.errors import InputError
 from jaxscale.kernels import KernelModel
 from jaxscale.levers import LEVERS
 from jaxscale.nouns import REASONS, Cluster, Memory, Plan, Prediction, Workload
@@ -34,7 +34,7 @@ _BOUNDS = {
 
 
 QUICK_COMPILE = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-"""Compiler options for programs that run once: a third of the time to compile, and to run only milliseconds."""
+"""Compiler options for programs that run once: they compile in a third of the time and still run in 10 ms."""
 
 
 class Explanation(NamedTuple):
@@ -106,13 +106,13 @@ class Miss(NamedTuple):
     """The plan that comes closest to fitting."""
 
     plan: PlanSpec
-    memory: Memory
-    """B per device."""
+    memory: dict[str, float]
+    """B per device, by field of `Memory`."""
 
     @property
     def peak(self) -> float:
         """B per device."""
-        return float(sum(self.memory))
+        return sum(self.memory.values())
 
 
 def least_memory(space: Space) -> Miss:
@@ -133,10 +133,12 @@ def least_memory(space: Space) -> Miss:
     flags = np.array(space.split_flags, np.float32)
     sizes = {name: jnp.asarray(column[name][first].astype(np.float32)) for name in Plan._fields[:4]}
     plan = Plan(**sizes, split=jnp.asarray(flags[column["split"][first]].T), overlap=jnp.ones(len(first)))
-    memory = jax.tree.map(np.asarray, _memory(space.workload, space.cluster, plan))
-    memory = Memory(*(np.broadcast_to(leaf, first.shape) for leaf in memory))
-    least = int(np.argmin(sum(memory)))
-    return Miss(space.plan(int(first[least]), True), Memory(*(float(leaf[least]) for leaf in memory)))
+    terms = _memory(space.workload, space.cluster, plan)._asdict()
+    terms = {name: np.broadcast_to(np.asarray(term), first.shape) for name, term in terms.items()}
+    least = int(np.argmin(sum(terms.values())))
+    return Miss(
+        space.plan(int(first[least]), True), {name: float(term[least]) for name, term in terms.items()}
+    )
 
 
 def first_that_fits(variants: Iterable[tuple[str, Callable[[], Space]]], capacity: float) -> str | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from jaxscale.explain import bounds
 from jaxscale.levers import LEVERS
+from jaxscale.tables import number, table
 from jaxscale.units import format_quantity
 
 if TYPE_CHECKING:
@@ -100,20 +101,6 @@ def hidden(prediction: Prediction) -> float:
     return max(float(prediction.gradient_link_time) - float(prediction.time.gradient_exchange), 0.0)
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: Iterable[int] = (0,)) -> Table:
-    """A table in the house style: numbers to the right, the columns `left` to the left."""
-    from rich import box
-    from rich.table import Table
-
-    left = set(left)
-    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
-    for i, column in enumerate(columns):
-        made.add_column(column, justify="left" if i in left else "right", overflow="fold")
-    for row in rows:
-        made.add_row(*row)
-    return made
-
-
 def plans_table(title: str, candidates: Sequence[Candidate], leading: Mapping[str, Sequence[str]]) -> Table:
     """Plans side by side; `leading` holds the cells of the columns before them."""
     columns = (
@@ -157,11 +144,11 @@ def per_sample(candidate: Candidate) -> float:
 
 def prediction_words(plan: PlanSpec, prediction: Prediction) -> str:
     """Devices, step, throughput, utilization and memory in one line."""
-    step = float(prediction.step_time)
+    step, peak = float(prediction.step_time), float(prediction.peak_memory)
     return (
         f"{plan.devices} devices, {plan.micro_batches} micro-batches,"
         f" {format_quantity(step, 'time')} per step, {number(plan.global_batch_size / step)} samples/s,"
-        f" MFU {float(prediction.mfu):.1%}, {format_quantity(float(prediction.peak_memory), 'memory')} per device"
+        f" MFU {float(prediction.mfu):.1%}, {format_quantity(peak, 'memory')} per device"
     )
 
 
@@ -190,7 +177,9 @@ def memory_table(memory: Memory, capacity: float) -> Table:
 def bounds_table(shares: Mapping[str, float]) -> Table:
     """What the step waits for, largest first."""
     ordered = sorted(shares.items(), key=lambda item: -item[1])
-    return table("Bound by", ("resource", "of step"), [(name, f"{_cleared(share):.1%}") for name, share in ordered])
+    return table(
+        "Bound by", ("resource", "of step"), [(name, f"{_cleared(share):.1%}") for name, share in ordered]
+    )
 
 
 def elasticities_table(elasticities: Mapping[str, float], cluster: Cluster) -> Table:
@@ -224,7 +213,10 @@ def explanation_record(explanation: Explanation) -> dict[str, Any]:
     """What bounds a plan, as plain values."""
     return {
         "elasticities": explanation.elasticities,
-        "bounds": {name.replace(" ", "_").replace("-", "_"): share for name, share in bounds(explanation.elasticities).items()},
+        "bounds": {
+            name.replace(" ", "_").replace("-", "_"): share
+            for name, share in bounds(explanation.elasticities).items()
+        },
     }
 
 
@@ -265,15 +257,6 @@ def describe_plan(plan: PlanSpec) -> str:
         f"batch={plan.global_batch_size},dp={plan.dp},tp={plan.tp},micro-batch={plan.micro_batch_size},"
         f"split={split_name(plan.split, plan.tp)},overlap={'yes' if plan.overlap else 'no'}"
     )
-
-
-def number(value: float) -> str:
-    """Four significant digits without an exponent.
-
-    >>> number(67298.4), number(3.14159)
-    ('67,298', '3.142')
-    """
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _cleared(value: float) -> float:

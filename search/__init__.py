@@ -4,4 +4,13 @@ from jaxscale.search.evaluate import Candidate, Evaluation, evaluate, peak_memor
 from jaxscale.search.reductions import BestPer, TopK
 from jaxscale.search.space import Space
 
-__all__ = ["BestPer", "Candidate", "Evaluation", "Space", "TopK", "evaluate", "peak_memory", "time_per_sample"]
+__all__ = [
+    "BestPer",
+    "Candidate",
+    "Evaluation",
+    "Space",
+    "TopK",
+    "evaluate",
+    "peak_memory",
+    "time_per_sample",
+]

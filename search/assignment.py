@@ -47,6 +47,9 @@ WIDEST = 12
 TOGETHER = 16
 """Plans whose tables are worked out at a time."""
 
+QUICK = {"xla_backend_optimization_level": 0}
+"""How to compile what runs for milliseconds only; compiling takes longer than all of its runs."""
+
 
 class Stats(NamedTuple):
     """How `best_split` came to its answer."""
@@ -72,15 +75,15 @@ class Choices(NamedTuple):
     The flags of an edge are its producer's and its consumer's; a layer's own exchange is part of `forward`.
     """
 
-    forward: np.ndarray
-    backward: np.ndarray
-    update: np.ndarray
-    message: np.ndarray
-    least_message: np.ndarray
+    forward: Array
+    backward: Array
+    update: Array
+    message: Array
+    least_message: Array
     """Share of the layer in any message that it is part of, at least."""
-    edge_forward: np.ndarray
-    edge_backward: np.ndarray
-    memory: np.ndarray
+    edge_forward: Array
+    edge_backward: Array
+    memory: Array
     """[plan, 3, L, flag]: what adds up over layers, workspace, buffers."""
 
 
@@ -139,9 +142,10 @@ def best_split(
         raise InfeasibleError(obstacle)
     found = solver.solve(plan, choices, capacity)
     if found is None:
-        have = format_quantity(float(solver.cluster.device.memory_capacity), "bytes")
+        have = format_quantity(float(solver.cluster.device.memory_capacity), "memory")
         raise InfeasibleError(
-            f"no assignment of layers was found that fits in {have} and whose messages the links can carry"
+            f"no assignment of layers was found, with {capacity} labels per state, that fits in {have} and"
+            " whose messages the links can carry"
         )
     return found
 
@@ -184,7 +188,7 @@ class Solver:
         held, workspace, buffers = choices.memory.min(-1)
         least, capacity = held.sum() + workspace.max() + buffers.max(), self.cluster.device.memory_capacity
         if least > capacity:
-            need, have = (format_quantity(float(size), "bytes") for size in (least, capacity))
+            need, have = (format_quantity(float(size), "memory") for size in (least, capacity))
             return f"no assignment of layers fits: a device needs at least {need} and has {have}"
         return None
 
@@ -264,7 +268,7 @@ class Solver:
             )
 
 
-@partial(jax.jit, static_argnames=("kernel_model", "algorithms"))
+@partial(jax.jit, static_argnames=("kernel_model", "algorithms"), compiler_options=QUICK)
 def _choices(
     workload: Workload,
     cluster: Cluster,
@@ -310,7 +314,7 @@ def _choices(
 
         plan = Plan(dp * micro_batch_size, micro_batch_size, dp, tp, both, jnp.ones(()))
         envelopes = gradient_envelopes(table, cluster, plan, algorithms)
-        gradients = sum(table.gradients.values())
+        gradients = jnp.asarray(sum(table.gradients.values()))
         with_total = {who: jnp.vstack([size, size.sum(0)]) for who, size in table.gradients.items()}
         message = reduction_seconds(envelopes, with_total)
         # The larger a message, the fewer s per B, and none is larger than the gradients of all layers.
@@ -336,7 +340,7 @@ def _choices(
     return jax.vmap(of_plan)(micro_batch_size, dp, tp)
 
 
-@partial(jax.jit, static_argnames=("kernel_model", "algorithms"))
+@partial(jax.jit, static_argnames=("kernel_model", "algorithms"), compiler_options=QUICK)
 def _predictions(
     workload: Workload,
     cluster: Cluster,
@@ -391,5 +395,5 @@ def _peak(choices: Choices, split: Split) -> float:
 
 
 def _widened(leaf: Array) -> np.ndarray:
-    leaf = np.asarray(leaf)
-    return leaf.astype(np.float64) if np.issubdtype(leaf.dtype, np.floating) else leaf
+    array = np.asarray(leaf)
+    return array.astype(np.float64) if np.issubdtype(array.dtype, np.floating) else array

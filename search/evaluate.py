@@ -191,7 +191,11 @@ class Search:
         return Tiles(
             jnp.asarray(self.space.shards[1][rows].astype(np.int32)),
             jnp.asarray(self.space.groups[1][rows].astype(np.int32)),
-            Plan(*map(column, ("global_batch_size", "micro_batch_size", "dp", "tp")), split=nothing, overlap=nothing),
+            Plan(
+                *map(column, ("global_batch_size", "micro_batch_size", "dp", "tp")),
+                split=nothing,
+                overlap=nothing,
+            ),
             jnp.asarray(valid),
         )
 
@@ -209,7 +213,9 @@ class Search:
         arguments = tables, self._lane_clusters(0), self.tiles, self.shard.tp, self.groups
         return jax.jit(self._scores).lower(*arguments).compile()
 
-    def _scores(self, tables: Table, clusters: Cluster, tiles: Tiles, tp: jax.Array, groups: Plan) -> jax.Array:
+    def _scores(
+        self, tables: Table, clusters: Cluster, tiles: Tiles, tp: jax.Array, groups: Plan
+    ) -> jax.Array:
         width = self.blocks.rows.shape[1]
 
         def at_points(table: Table, cluster: Cluster) -> jax.Array:
@@ -293,10 +299,14 @@ class Search:
         axis = 0 if lever(factor).repriced else 1
         names = self.space.lever_names[axis]
         if factor not in names:
-            return Keys(axis, np.full(len(self.space.points[axis]), float(lever(factor).get(self.space.cluster))))
+            return Keys(
+                axis, np.full(len(self.space.points[axis]), float(lever(factor).get(self.space.cluster)))
+            )
         return Keys(axis, self.space.points[axis][:, names.index(factor)])
 
-    def candidates(self, places: Sequence[Place], per_block: int) -> list[list[tuple[float, tuple, Candidate]]]:
+    def candidates(
+        self, places: Sequence[Place], per_block: int
+    ) -> list[list[tuple[float, tuple, Candidate]]]:
         """The best `per_block` candidates of the blocks at `places`, as (score, place, Candidate)."""
         found = []
         for start in range(0, len(places), WINNERS):
@@ -396,7 +406,9 @@ def _without_silence(tables: Table) -> Table:
                 kept[kind] = size[:, sent]
                 if kept is input_gradients:
                     precedes[kind] = tables.precedes[kind][..., sent]
-    return tables._replace(gradients=gradients, outputs=outputs, input_gradients=input_gradients, precedes=precedes)
+    return tables._replace(
+        gradients=gradients, outputs=outputs, input_gradients=input_gradients, precedes=precedes
+    )
 
 
 def _at(tile: Tiles, table: Table, exchanged: Exchange, envelopes: dict[str, Envelope]):

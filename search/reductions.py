@@ -139,7 +139,9 @@ class BestPer:
         """list of (values of the factors, Candidate), in rising order of the values."""
         keys = sorted(self._best)
         blocks = context.candidates([self._best[key][1] for key in keys], 1)
-        return [(key, min(block, key=lambda entry: entry[:2])[2]) for key, block in zip(keys, blocks, strict=True)]
+        return [
+            (key, min(block, key=lambda entry: entry[:2])[2]) for key, block in zip(keys, blocks, strict=True)
+        ]
 
     def _offer(self, key: tuple, score: float, place: Place) -> None:
         self._best[key] = min((score, place), self._best.get(key, (score, place)))

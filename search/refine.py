@@ -118,7 +118,9 @@ def _open_plans(space: Space) -> list[PlanSpec]:
     )
     rows = np.unique(np.stack([batch, micro, dp, tp])[:, (tp > 1) & (micro % np.maximum(tp, 1) == 0)], axis=1)
     return [
-        PlanSpec(*map(int, row), "data", overlap) for row in rows.T for overlap in sorted(set(space.overlap))
+        PlanSpec(int(batch), int(micro), int(dp), int(tp), "data", overlap)
+        for batch, micro, dp, tp in rows.T
+        for overlap in sorted(set(space.overlap))
     ]
 
 

@@ -105,9 +105,13 @@ class Space:
         cluster_gpus = int(self.cluster.nodes * self.cluster.gpus_per_node)
         rows = [
             (batch, gpus, gpus // tp, tp, micro, split)
-            for batch, gpus in product(sorted(set(self.global_batch_sizes)), sorted(set(self.gpus or (cluster_gpus,))))
+            for batch, gpus in product(
+                sorted(set(self.global_batch_sizes)), sorted(set(self.gpus or (cluster_gpus,)))
+            )
             for tp in _chosen(self.tp, gpus)
-            for micro in (_chosen(self.micro_batch_sizes, batch // (gpus // tp)) if batch % (gpus // tp) == 0 else ())
+            for micro in (
+                _chosen(self.micro_batch_sizes, batch // (gpus // tp)) if batch % (gpus // tp) == 0 else ()
+            )
             for split in self._splits(tp, micro)
         ]
         if not rows:
@@ -171,7 +175,9 @@ class Space:
             apart: columns in whose values a block must not mix rows, because a reduction tells them apart.
         """
         keys = self.rows[:, [COLUMNS.index(name) for name in apart]]
-        _, key = np.unique(keys, axis=0, return_inverse=True) if apart else (None, np.zeros(len(self.rows), int))
+        _, key = (
+            np.unique(keys, axis=0, return_inverse=True) if apart else (None, np.zeros(len(self.rows), int))
+        )
         order = np.argsort(key.ravel(), kind="stable")
         starts = np.flatnonzero(np.diff(key.ravel()[order], prepend=-1))
         lengths = np.diff(np.append(starts, len(order)))
@@ -189,7 +195,9 @@ class Space:
     def plan(self, row: int, overlap: bool) -> PlanSpec:
         """The plan of one row."""
         batch, _, dp, tp, micro, split = map(int, self.rows[row])
-        name = next((n for n in SPLITS if SPLITS[n](self.network) == self.split_flags[split]), self.split_flags[split])
+        name = next(
+            (n for n in SPLITS if SPLITS[n](self.network) == self.split_flags[split]), self.split_flags[split]
+        )
         return PlanSpec(batch, micro, dp, tp, name, overlap)
 
 

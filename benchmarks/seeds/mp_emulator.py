@@ -17,8 +17,8 @@ The emulator departs from the scheme of the engine in what it sends, as its time
 - it sums a tensor in 0.6 of the time in which it gathers one of the same size (VGG-16, layer 2, 8 processes:
   0.46 and 0.79 s), where ring algorithms take twice as long: its gathers are slower by a factor of 3;
 - its `dynamic` variant, AlexNet only, was run from 1 to 32 processes (static: even numbers to 16). Its
-  compute times are a fraction of the static ones (first layer, 8 processes: 0.59 against 4.65 s) and its messages
-  take about twice as long, so the two ran with different resources per process.
+  compute times are a fraction of the static ones (first layer, 8 processes: 0.59 against 4.65 s) and its
+  messages take about twice as long, so the two ran with different resources per process.
 
 The fourth point spoils shares over both kinds of message, so each kind is compared by itself as well.
 
@@ -34,6 +34,7 @@ from __future__ import annotations
 import sys
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -48,6 +49,9 @@ from jaxscale.layers import Linear
 from jaxscale.lowering import lower
 from jaxscale.network import Network
 from jaxscale.nouns import Shard
+
+Table = Any
+"""A pandas table, of which type checkers know too little."""
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 NETWORKS = {"alexnet": "alexnet-seed", "vgg16": "vgg16"}
@@ -76,7 +80,7 @@ def emulator_bytes(network: Network) -> tuple[np.ndarray, np.ndarray]:
     return 4 * BATCH * outputs, 4 * BATCH * np.where(is_linear, outputs, before)
 
 
-def seconds(gathered: np.ndarray, summed: np.ndarray, ranks: int, name: str) -> pd.DataFrame:
+def seconds(gathered: np.ndarray, summed: np.ndarray, ranks: int, name: str) -> Table:
     """s per layer of both messages."""
     cluster = hardware_db.cluster("v100", gpus=ranks, network=name)
     each = {
@@ -93,7 +97,7 @@ def seconds(gathered: np.ndarray, summed: np.ndarray, ranks: int, name: str) -> 
     )
 
 
-def compare(measured: pd.DataFrame, name: str) -> pd.DataFrame:
+def compare(measured: Table, name: str) -> Table:
     """One row per message: share of the communication of its configuration, measured and predicted twice."""
     rows = []
     for (model, variant, ranks), part in measured.groupby(CONFIGURATION):
@@ -118,17 +122,17 @@ def compare(measured: pd.DataFrame, name: str) -> pd.DataFrame:
     return pd.concat(rows, ignore_index=True)
 
 
-def agreement(shares: pd.DataFrame, predicted: str) -> tuple[float, float]:
+def agreement(shares: Table, predicted: str) -> tuple[float, float]:
     """Median relative error of the shares among the rows given, and mean rank correlation."""
     errors, ranks = [], []
     for _, part in shares.groupby(CONFIGURATION):
         mine, its = part[predicted] / part[predicted].sum(), part.measured / part.measured.sum()
         errors.append((mine / its - 1).abs())
         ranks.append(mine.corr(its, method="spearman"))
-    return float(pd.concat(errors).median()), float(np.mean(ranks))
+    return float(np.median(np.concatenate(errors))), float(np.mean(ranks))
 
 
-def figures(shares: pd.DataFrame) -> dict[str, float]:
+def figures(shares: Table) -> dict[str, float]:
     gathers, sums = shares[shares.message == "fp_comm"], shares[shares.message == "cg_comm"]
     compared = {
         "relative_communication": (shares, "engine"),
@@ -152,11 +156,11 @@ def main() -> None:
     path = args.data / "seeds" / "mp_emulator_castello.csv"
     if not path.is_file():
         raise SystemExit(f"mp_emulator: no measurements at {path}; name their folder with --data")
-    measured = pd.read_csv(path)
+    measured: Table = pd.read_csv(path)
     shares = compare(measured[measured.procs > 1], args.network)
     if not args.quick:
         where = ["model", "variant", "message", "layer"]
-        table = shares.groupby(where)[["measured", "engine", "own_sizes"]].mean()
+        table: Table = shares.groupby(where)[["measured", "engine", "own_sizes"]].mean()
         print("share of all communication, mean over the numbers of processes", file=sys.stderr)
         print(table.round(4).to_string(), file=sys.stderr)
     report("mp_emulator", figures(shares), args)

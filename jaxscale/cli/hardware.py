@@ -30,7 +30,8 @@ def list_(kind: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([line._asdict() for line in lines], indent=1))
         return
-    from jaxscale.cli.style import results, table
+    from jaxscale.cli.style import results
+    from jaxscale.tables import table
 
     title = f"{kind or 'entries'} of the hardware database".capitalize()
     results().print(table(title, ("kind", "name", "also called", "what it is"), lines, left=range(4)))
@@ -47,7 +48,8 @@ def show(name: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([fact._asdict() for fact in facts], indent=1, default=str))
         return
-    from jaxscale.cli.style import results, table
+    from jaxscale.cli.style import results
+    from jaxscale.tables import table
 
     rows = [(fact.key, f"{_value(fact.value)} {fact.unit}".strip(), fact.source) for fact in facts]
     results().print(table(name, ("figure", "value", "source"), rows, left=(0, 2)))

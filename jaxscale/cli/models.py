@@ -49,11 +49,11 @@ def show(model: str, image_size: int | None, classes: int | None, as_json: bool)
     totals = {"parameters": network.parameters, "multiply_adds": network.multiply_adds}
     if as_json:
         shape = list(network.input_shape)
-        click.echo(json.dumps({"name": network.name, "input_shape": shape, "layers": layers, **totals}, indent=1))
+        click.echo(
+            json.dumps({"name": network.name, "input_shape": shape, "layers": layers, **totals}, indent=1)
+        )
         return
-    rows = [
-        (each["name"], each["layer"], _shape(each["output_shape"]), *_counted(each)) for each in layers
-    ]
+    rows = [(each["name"], each["layer"], _shape(each["output_shape"]), *_counted(each)) for each in layers]
     rows.append(("total", "", "", *_counted(totals)))
     columns = ("name", "layer", "output", "parameters", "multiply-adds")
     _print(f"{network.name}, input {_shape(network.input_shape)}", columns, rows, left=(0, 1))
@@ -78,14 +78,16 @@ def _list(as_json: bool) -> None:
         click.echo(json.dumps(found, indent=1))
         return
     rows = [
-        (each["name"], *_counted(each), str(each["weighted_layers"]), str(each["image_size"])) for each in found
+        (each["name"], *_counted(each), str(each["weighted_layers"]), str(each["image_size"]))
+        for each in found
     ]
     columns = ("network", "parameters", "multiply-adds", "layers with weights", "image size")
     _print("Networks, per sample", columns, rows, left=(0,))
 
 
 def _print(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]], left: tuple[int, ...]) -> None:
-    from jaxscale.cli.style import results, table
+    from jaxscale.cli.style import results
+    from jaxscale.tables import table
 
     results().print(table(title, columns, rows, left))
 

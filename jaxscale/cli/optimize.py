@@ -80,7 +80,8 @@ def _say_what_was_assumed(model: str | None, cluster: str | None, batch: object,
     if batch is None:
         assumed.append(f"--batch {problem.batches[0]}")
     if assumed and model is None:
-        note(f"an example, the same as: jaxscale optimize {' '.join(assumed)} --precision {problem.training.precision}")
+        assumed.append(f"--precision {problem.training.precision}")
+        note(f"an example, the same as: jaxscale optimize {' '.join(assumed)}")
     elif assumed:
         note(f"not given, so assumed: {' '.join(assumed)}")
 

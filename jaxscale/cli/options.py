@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from jaxscale.errors import InputError, choose
 from jaxscale.units import parse_range
@@ -41,7 +42,7 @@ class Counts(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value
-        option = param.opts[0] if param else "the value"
+        option = next(iter(param.opts), "") if param else "the value"
         counts = counts_of(value, option, self.most)
         if self.single and len(counts) > 1:
             raise InputError(f"{option} is {value!r}, but it takes one number")
@@ -64,7 +65,7 @@ class Named(click.ParamType):
         return "|".join(self.allowed)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list:
-        return [click.shell_completion.CompletionItem(name) for name in self.allowed if name.startswith(incomplete)]
+        return [CompletionItem(name) for name in self.allowed if name.startswith(incomplete)]
 
 
 class Messages(click.ParamType):
@@ -123,7 +124,9 @@ training_options = _together(
     click.option("--precision", type=Named("precision", PRECISIONS), default="fp16", show_default=True),
     click.option("--optimizer", type=Named("optimizer", OPTIMIZERS), default="momentum", show_default=True),
     click.option("--image-size", type=Counts(100_000, single=True), help="Height and width in pixels."),
-    click.option("--classes", type=Counts(10_000_000, single=True), help="Classes that the network tells apart."),
+    click.option(
+        "--classes", type=Counts(10_000_000, single=True), help="Classes that the network tells apart."
+    ),
     click.option(
         "--messages",
         type=Messages(),
@@ -135,8 +138,12 @@ training_options = _together(
 )
 
 cluster_options = _together(
-    click.option("--cluster", metavar="NAME", help="A cluster or node of the hardware database, or a .toml file."),
-    click.option("--network", metavar="NAME", help="Network between nodes in place of their own (edr, 4xhdr)."),
+    click.option(
+        "--cluster", metavar="NAME", help="A cluster or node of the hardware database, or a .toml file."
+    ),
+    click.option(
+        "--network", metavar="NAME", help="Network between nodes in place of their own (edr, 4xhdr)."
+    ),
 )
 
 model_options = _together(
@@ -146,17 +153,27 @@ model_options = _together(
         metavar="NAMES",
         help="What may reduce gradients: ring, tree, ... or parameter_server.",
     ),
-    click.option("--kernels", type=Named("kernel model", ("roofline",)), default="roofline", show_default=True),
+    click.option(
+        "--kernels", type=Named("kernel model", ("roofline",)), default="roofline", show_default=True
+    ),
 )
 
 space_options = _together(
-    click.option("--batch", type=Counts(MOST_SAMPLES), metavar="B|RANGE", help="Samples per step, or a range."),
-    click.option("--tp", type=Counts(MOST_DEVICES), metavar="VALUES", help="Devices that share a layer's filters."),
-    click.option("--micro-batch", type=Counts(MOST_SAMPLES), metavar="VALUES", help="Samples per group at a time."),
+    click.option(
+        "--batch", type=Counts(MOST_SAMPLES), metavar="B|RANGE", help="Samples per step, or a range."
+    ),
+    click.option(
+        "--tp", type=Counts(MOST_DEVICES), metavar="VALUES", help="Devices that share a layer's filters."
+    ),
+    click.option(
+        "--micro-batch", type=Counts(MOST_SAMPLES), metavar="VALUES", help="Samples per group at a time."
+    ),
 )
 
 output_options = _together(
-    click.option("--out", "-o", metavar="FILE", help="Write the plans: .parquet, .csv or .json, in SI units."),
+    click.option(
+        "--out", "-o", metavar="FILE", help="Write the plans: .parquet, .csv or .json, in SI units."
+    ),
     click.option("--plot", metavar="FILE", help="Draw a picture: .png, .svg or .pdf."),
     click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout."),
 )

@@ -18,10 +18,16 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model")
-@click.option("--plan", "text", required=True, metavar="PLAN", help="dp=8,tp=2,micro-batch=32,split=model,overlap=no")
+@click.option(
+    "--plan", "text", required=True, metavar="PLAN", help="dp=8,tp=2,micro-batch=32,split=model,overlap=no"
+)
 @options.cluster_options
-@click.option("--gpus", type=Counts(options.MOST_DEVICES, single=True), metavar="N", help="As many as the plan uses.")
-@click.option("--batch", type=Counts(options.MOST_SAMPLES, single=True), metavar="B", help="Samples per step.")
+@click.option(
+    "--gpus", type=Counts(options.MOST_DEVICES, single=True), metavar="N", help="As many as the plan uses."
+)
+@click.option(
+    "--batch", type=Counts(options.MOST_SAMPLES, single=True), metavar="B", help="Samples per step."
+)
 @options.training_options
 @options.model_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")

@@ -8,8 +8,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from jaxscale import hardware_db
-from jaxscale.cli.options import MOST_SAMPLES, OPTIMIZERS, PER_LAYER, PRECISIONS, SAMPLES_PER_DEVICE, read_model
+from jaxscale.cli.options import (
+    MOST_SAMPLES,
+    OPTIMIZERS,
+    PER_LAYER,
+    PRECISIONS,
+    SAMPLES_PER_DEVICE,
+    read_model,
+)
 from jaxscale.cli.progress import Progress
+from jaxscale.engine import GRADIENT_ALGORITHMS
 from jaxscale.errors import InfeasibleError, InputError
 from jaxscale.explain import Miss, first_that_fits, least_memory
 from jaxscale.lowering import lower
@@ -19,10 +27,10 @@ from jaxscale.search.space import divisors
 from jaxscale.units import format_quantity
 
 if TYPE_CHECKING:
+    from jaxscale.hardware_db.loader import ClusterParts
     from jaxscale.network import Network
     from jaxscale.nouns import Cluster, Workload
     from jaxscale.plans import PlanSpec
-    from jaxscale.search.reductions import Reduction
 
 MORE_DEVICES = (2, 4, 8, 16)
 """Multiples of the device count that are tried when nothing fits."""
@@ -78,7 +86,7 @@ class Problem:
     hardware: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @cached_property
-    def parts(self) -> hardware_db.loader.ClusterParts:
+    def parts(self) -> ClusterParts:
         for count in self.gpus or ():
             hardware_db.cluster_parts(self.cluster_name, count, self.network_name)
         largest = max(self.gpus) if self.gpus else None
@@ -125,16 +133,15 @@ class Problem:
 
 
 def search(
-    problem: Problem, space: Space, reductions: Sequence[Reduction], algorithms: tuple[str, ...] | None
+    problem: Problem, space: Space, reductions: Sequence[Any], algorithms: tuple[str, ...] | None
 ) -> Evaluation:
     """Judge the whole space.
 
     Raises:
         InfeasibleError: no plan fits; the message has the nearest miss and what would help.
     """
-    chosen = {"algorithms": algorithms} if algorithms else {}
     with Progress() as progress:
-        found = evaluate(space, reductions, progress=progress, **chosen)
+        found = evaluate(space, reductions, algorithms=algorithms or GRADIENT_ALGORITHMS, progress=progress)
     if not found.results[0]:
         raise InfeasibleError(_miss_message(problem, space))
     return found
@@ -143,7 +150,7 @@ def search(
 def _miss_message(problem: Problem, space: Space) -> str:
     capacity = max(problem.hardware.get("memory_capacity", [float(problem.cluster.device.memory_capacity)]))
     miss = least_memory(space)
-    held = miss.memory._asdict()
+    held = miss.memory
     largest = max(held, key=lambda name: held[name])
     remedies = filter(None, (first_that_fits(_changes(problem), capacity), _roomier_node(problem, miss)))
     help_ = " or ".join(remedies)

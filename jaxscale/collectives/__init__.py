@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 
-from jaxscale.collectives.costs import COSTS, Net, part, times
+from jaxscale.collectives.costs import COSTS, Net, inverse
 from jaxscale.collectives.envelope import Envelope, Group, group, restrict, time
 from jaxscale.errors import choose
 from jaxscale.nouns import LEVELS, PROTOCOLS, Array, Links
@@ -79,8 +79,11 @@ def _protocols(algorithm: str) -> slice:
     return slice(SIMPLE, SIMPLE + 1) if algorithm == "in_switch" else slice(None)
 
 
-def _net(links: Links, group: Group, itemsize: Array | float) -> Net:
-    """Links and group with the axis of protocols first; axes of length one stay so, to be worked on once."""
+def _net(links: Links, group: Group, itemsize: Array | float) -> tuple[Net, Array]:
+    """Links and group with the axis of protocols first, and whether the group's links exist.
+
+    Axes of length one stay so, to be worked on once.
+    """
     rank = max(jnp.ndim(leaf) for leaf in (*group, itemsize, links.latency[0, 0], links.bandwidth[0]))
 
     def each(leaf: Array) -> Array:
@@ -91,31 +94,31 @@ def _net(links: Links, group: Group, itemsize: Array | float) -> Net:
         leaf = jnp.asarray(leaf) * 1.0
         return leaf.reshape((1,) * (rank + 1 - leaf.ndim) + leaf.shape)
 
-    bandwidth = [part(each(links.bandwidth_share[level]), one(links.bandwidth[level])) for level in (INTRA, INTER)]
-    return Net(
-        one(group.ranks_per_node),
-        one(group.nodes),
-        each(links.latency[INTRA]),
-        each(links.latency[INTER]),
-        *bandwidth,
-        each(links.call_overhead),
-        one(links.reduction_flops),
-        one(links.in_switch_bandwidth),
-        one(links.copy_bandwidth),
-        one(links.host_bandwidth),
-        one(itemsize),
-    )
+    k, m = one(group.ranks_per_node), one(group.nodes)
+    exists, latency, byte = jnp.asarray(True), [], []
+    for level, used in ((INTRA, k > 1), (INTER, m > 1)):
+        share, rate, hop = each(links.bandwidth_share[level]), one(links.bandwidth[level]), each(links.latency[level])
+        absent = (rate <= 0) | (share <= 0) | (hop == jnp.inf)
+        exists &= ~(used & absent)
+        latency.append(jnp.where(hop == jnp.inf, 0.0, hop))
+        byte.append(inverse(rate) * inverse(share))
+    rates = (links.in_switch_bandwidth, links.copy_bandwidth, links.host_bandwidth, links.reduction_flops)
+    switch, copy, host, summed = (inverse(one(rate)) for rate in rates)
+    return Net(k, m, *latency, *byte, switch, copy, host, summed / one(itemsize), each(links.call_overhead)), exists
 
 
 def _envelope(kind: str, links: Links, group: Group, itemsize: Array | float, algorithms: Names) -> Envelope:
-    net = _net(links, group, itemsize)
-    called = times(jnp.where(net.p > 1, 1.0, 0.0), net.call_overhead)
+    net, exists = _net(links, group, itemsize)
+    needed = {"in_switch": links.in_switch_bandwidth > 0, "push_pull": links.host_bandwidth > 0}
+    several = net.p > 1
+    called = jnp.where(several, net.call_overhead, 0.0)
     latencies, inverse_bandwidths = [], []
     for name in _names(kind, algorithms):
-        latency, inverse_bandwidth = jnp.broadcast_arrays(*COSTS[kind][name](net))
-        unusable = (inverse_bandwidth == jnp.inf) | (latency == jnp.inf)
-        latency = jnp.where(unusable, jnp.inf, latency + called)
-        inverse_bandwidth = jnp.where(unusable, 0.0, inverse_bandwidth)
+        latency, inverse_bandwidth = COSTS[kind][name](net)
+        usable = exists & needed.get(name, True) | ~several
+        shape = jnp.broadcast_shapes(latency.shape, called.shape, usable.shape)
+        latency = jnp.broadcast_to(jnp.where(usable, latency + called, jnp.inf), shape)
+        inverse_bandwidth = jnp.broadcast_to(inverse_bandwidth, (shape[0], *inverse_bandwidth.shape[1:]))
         latencies += list(latency)[_protocols(name)]
         inverse_bandwidths += list(inverse_bandwidth)[_protocols(name)]
     return Envelope(tuple(latencies), tuple(inverse_bandwidths))

@@ -22,20 +22,29 @@ from jaxscale.nouns import Array
 
 
 class Net(NamedTuple):
-    """Links as one group meets them, [protocol, ...]; the leaves broadcast."""
+    """Links as one group meets them, [protocol, ...]; the leaves broadcast and are finite.
+
+    Rates stand here as the time of one byte, so that a link of infinite rate costs nothing and no formula
+    divides. What a missing link costs is no matter of an algorithm, see `absent`.
+    """
 
     k: Array
     m: Array
     latency_intra: Array
     latency_inter: Array
-    bandwidth_intra: Array
-    bandwidth_inter: Array
+    byte_intra: Array
+    """s/B within a node."""
+    byte_inter: Array
+    """s/B between nodes."""
+    byte_switch: Array
+    """s/B through a switch that sums."""
+    byte_copy: Array
+    """s/B of moving a result into place."""
+    byte_host: Array
+    """s/B to the memory of the host."""
+    byte_sum: Array
+    """s to sum one received byte."""
     call_overhead: Array
-    reduction_flops: Array
-    in_switch_bandwidth: Array
-    copy_bandwidth: Array
-    host_bandwidth: Array
-    itemsize: Array
 
     @property
     def p(self) -> Array:
@@ -46,23 +55,10 @@ Cost = tuple[Array, Array]
 """Latency in s and inverse bandwidth in s/B."""
 
 
-def over(volume: Array, rate: Array) -> Array:
-    """volume / rate; 0 with zero gradient where there is no volume, infinite where there is no rate."""
-    idle, absent = volume <= 0, rate <= 0
-    quotient = volume / jnp.where(idle | absent, 1.0, rate)
-    return jnp.where(idle, 0.0, jnp.where(absent, jnp.inf, quotient))
-
-
-def times(count: Array, latency: Array) -> Array:
-    """count * latency; 0 with zero gradient where the count is 0, whatever the latency."""
-    idle = count <= 0
-    return jnp.where(idle, 0.0, count * jnp.where(idle, 0.0, latency))
-
-
-def part(share: Array, rate: Array) -> Array:
-    """share * rate, with a zero gradient in the share of an infinite rate."""
-    infinite = rate == jnp.inf
-    return jnp.where(infinite, rate, share * jnp.where(infinite, 1.0, rate))
+def inverse(rate: Array) -> Array:
+    """1 / rate, and 0 for a rate that is absent (0 or negative), with finite gradients."""
+    absent = rate <= 0
+    return jnp.where(absent, 0.0, 1 / jnp.where(absent, 1.0, rate))
 
 
 def log2(count: Array) -> Array:
@@ -83,23 +79,23 @@ def folded(count: Array) -> tuple[Array, Array]:
 
 
 def hops(net: Net, intra: Array, inter: Array) -> Array:
-    return times(intra, net.latency_intra) + times(inter, net.latency_inter)
+    return intra * net.latency_intra + inter * net.latency_inter
 
 
 def in_turn(net: Net, intra: Array, inter: Array) -> Array:
     """Each rank moves `intra` of the buffer in its node, then `inter` of it over its network port."""
-    return over(intra, net.bandwidth_intra) + over(inter, net.bandwidth_inter)
+    return intra * net.byte_intra + inter * net.byte_inter
 
 
 def streamed(net: Net, volume: Array | float) -> Array:
     """A pipeline moves `volume` of the buffer through each rank; the k ports of a node share the load."""
-    in_node = over(jnp.where(net.k > 1, volume, 0.0), net.bandwidth_intra)
-    across = over(jnp.where(net.m > 1, volume, 0.0) / net.k, net.bandwidth_inter)
-    return jnp.maximum(in_node, across)
+    in_node = (net.k > 1) * net.byte_intra
+    across = (net.m > 1) / net.k * net.byte_inter
+    return volume * jnp.maximum(in_node, across)
 
 
 def sums(net: Net, share: Array) -> Array:
-    return over(share / net.itemsize, net.reduction_flops)
+    return share * net.byte_sum
 
 
 def add(first: Cost, second: Cost) -> Cost:
@@ -134,7 +130,7 @@ def landing(whole: Callable[[Net], Cost]) -> Callable[[Net], Cost]:
 
     def cost(net: Net) -> Cost:
         latency, inverse_bandwidth = whole(net)
-        return latency, inverse_bandwidth + over(jnp.where(net.p > 1, 1 / net.p, 0.0), net.copy_bandwidth)
+        return latency, inverse_bandwidth + (net.p > 1) / net.p * net.byte_copy
 
     return cost
 
@@ -202,9 +198,9 @@ def in_switch(net: Net) -> Cost:
     for accelerating shared-memory multiprocessor collectives"; NCCL's NVLS). Between nodes the shares pass
     through a double tree, in the same pipeline (NVLSTree).
     """
-    in_node = over(jnp.where(net.p > 1, 1 + 1 / net.k, 0.0), net.in_switch_bandwidth)
-    across = over(jnp.where(net.m > 1, 2 / net.k, 0.0), net.bandwidth_inter)
-    summing = sums(net, jnp.where(net.m > 1, 1 / net.k, 0.0))
+    in_node = (net.p > 1) * (1 + 1 / net.k) * net.byte_switch
+    across = (net.m > 1) * 2 / net.k * net.byte_inter
+    summing = sums(net, (net.m > 1) / net.k)
     return hops(net, 2.0 * (net.k > 1), 2 * log2(net.m)), jnp.maximum(in_node, across) + summing
 
 
@@ -231,10 +227,9 @@ def pairwise(net: Net) -> Cost:
 
 def direct(net: Net) -> Cost:
     """All exchanges in flight at once: one hop, and both levels of the network busy together."""
-    inside, outside = net.k > 1, net.m > 1
-    latency = jnp.maximum(times(inside * 1.0, net.latency_intra), times(outside * 1.0, net.latency_inter))
-    in_node = over((net.k - 1) / net.p, net.bandwidth_intra)
-    return latency, jnp.maximum(in_node, over((net.p - net.k) / net.p, net.bandwidth_inter))
+    latency = jnp.maximum((net.k > 1) * net.latency_intra, (net.m > 1) * net.latency_inter)
+    in_node, across = (net.k - 1) / net.p * net.byte_intra, (net.p - net.k) / net.p * net.byte_inter
+    return latency, jnp.maximum(in_node, across)
 
 
 def bruck(net: Net) -> Cost:
@@ -256,9 +251,9 @@ def push_pull(net: Net) -> Cost:
     Li et al. 2014, "Scaling distributed machine learning with the parameter server". The time of the host's
     sums is not counted.
     """
-    several, outside = jnp.where(net.p > 1, 1.0, 0.0), jnp.where(net.m > 1, 1.0, 0.0)
-    network = over(2 * (net.m - 1) / net.m, net.bandwidth_inter)
-    return hops(net, 2 * (several - outside), 2 * outside), over(2 * several, net.host_bandwidth) + network
+    several, outside = (net.p > 1) * 1.0, (net.m > 1) * 1.0
+    network = 2 * (net.m - 1) / net.m * net.byte_inter
+    return hops(net, 2 * (several - outside), 2 * outside), 2 * several * net.byte_host + network
 
 
 COSTS: dict[str, dict[str, Callable[[Net], Cost]]] = {

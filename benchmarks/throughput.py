@@ -1,0 +1,182 @@
+"""How many plans per second the search judges: valid, distinct, composed ones only.
+
+The space: networks x global batch x micro-batch x data x model split x assignment x overlap x hardware points.
+What is timed is `evaluate` as a user calls it, compilation apart: tables, streaming and the reduction.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import common
+import numpy as np
+
+NETWORKS = ("alexnet", "vgg16", "resnet50", "inception-v3")
+BATCHES = [2**i for i in range(6, 16)] + [3 * 2**i for i in range(6, 13)]
+GPUS = (1, 2, 4, 8, 16, 32, 64)
+ROUNDS = 3
+
+
+def spaces(messages: int | None, points: int) -> list:
+    """One space per network; `points` hardware points each."""
+    from jaxscale import hardware_db, zoo
+    from jaxscale.lowering import lower
+    from jaxscale.search import Space
+
+    machine = hardware_db.cluster("dgx-1-v100", gpus=64)
+    hardware = {
+        "inter_node_bandwidth": list(np.geomspace(1e9, 1e11, points // 16)),
+        "intra_node_bandwidth": list(np.geomspace(1e10, 1e12, 8)),
+        "memory_bandwidth": [0.9e12, 1.8e12],
+    }
+    return [
+        Space(network, lower(network, messages=messages), machine, BATCHES, GPUS, hardware=hardware)
+        for network in map(zoo.build, NETWORKS)
+    ]
+
+
+def rate(messages: int | None, points: int) -> dict[str, float]:
+    """Candidates per second over all networks, the best of some rounds, and what it took."""
+    from jaxscale.search import TopK, evaluate
+
+    every = spaces(messages, points)
+    best = 0.0
+    for _ in range(ROUNDS):
+        done = [evaluate(space, [TopK(10)]) for space in every]
+        best = max(best, sum(d.candidates for d in done) / sum(d.seconds for d in done))
+    return {
+        "candidates_per_second": best,
+        "candidates": sum(space.size for space in every),
+        "compile_seconds": sum(d.compile_seconds for d in done),
+        "resident_memory_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+    }
+
+
+def apart(cores: int, *arguments: object) -> dict[str, float]:
+    """`rate` in a process of its own on so many cores, so that neither threads nor memory mix."""
+    program = (
+        f"import os; os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:{cores}])\n"
+        f"import json, throughput; print(json.dumps(throughput.rate(*{arguments!r})))"
+    )
+    here = os.path.dirname(os.path.abspath(__file__))
+    run = subprocess.run([sys.executable, "-c", program], cwd=here, capture_output=True, text=True, check=True)
+    return json.loads(run.stdout)
+
+
+def tier_two(space) -> dict[str, float]:
+    """The compose step alone, on one tile: its FLOPs, XLA against numpy, and against `predict`."""
+    import jax
+    import jax.numpy as jnp
+
+    from jaxscale.engine import GRADIENT_ALGORITHMS, compose, exchange, gradient_envelopes, predict
+    from jaxscale.kernels import Roofline
+    from jaxscale.search import TopK, time_per_sample
+    from jaxscale.search.evaluate import Search, _at
+
+    search = Search(space, [TopK(1)], time_per_sample, Roofline(), GRADIENT_ALGORITHMS)
+    table = jax.tree.map(lambda leaf: leaf[0], search.price(search._clusters(0, 0, 1)))
+    links = jax.tree.map(lambda leaf: leaf[0], search._lane_clusters(0))
+    tile = jax.tree.map(lambda leaf: leaf[0], search.tiles)
+    exchanged = exchange(table, links, search.shard.tp, search.algorithms)
+    envelopes = gradient_envelopes(table, links, search.groups, search.algorithms)
+    here = _at(tile, table, exchanged, envelopes)
+    plan = tile.plan._replace(overlap=jnp.float32(1.0))
+
+    @jax.jit
+    def composed(here, links, plan):
+        return time_per_sample(compose(*here, links, plan), plan).min(0)
+
+    compiled = composed.lower(here, links, plan).compile()
+    candidates = plan.dp.shape[0] * search.lanes
+    arrays = jax.tree.map(np.asarray, (here, links, plan))
+
+    def seconds(run) -> float:
+        run()
+        laps = []
+        for _ in range(20):
+            start = time.perf_counter()
+            run()
+            laps.append(time.perf_counter() - start)
+        return float(np.median(laps))
+
+    with_xla = seconds(lambda: compiled(here, links, plan).block_until_ready())
+    with_numpy = seconds(lambda: in_numpy(*arrays).min(0))
+    np.testing.assert_allclose(compiled(here, links, plan), in_numpy(*arrays).min(0), rtol=1e-4)
+
+    row, lane = plan.dp.shape[0] // 2, search.lanes // 2
+    spec = space.plan(int(search.blocks.rows.reshape(-1)[row]), True)
+    point = jax.tree.map(lambda leaf: leaf[..., min(lane, leaf.shape[-1] - 1)], links)
+    alone = predict(space.workload, point, spec.lower(space.network), algorithms=search.algorithms)
+    block = compose(*here, links, plan).step_time[row, lane]
+    return {
+        "flops_per_candidate": compiled.cost_analysis()["flops"] / candidates,
+        "numpy_ratio": with_numpy / with_xla,
+        "predict.relative_difference": abs(float(block) / float(alone.step_time) - 1),
+    }
+
+
+def in_numpy(here, cluster, plan) -> np.ndarray:
+    """`compose` and its score, statement by statement, in numpy."""
+    table, exchanged, envelopes = here
+    backward = table.backward + exchanged.backward
+    ready = table.ready + exchanged.ready
+    net = np.zeros(1, np.float32)
+    for j in range(len(ready)):
+        message = np.zeros(1, np.float32)
+        for who, size in table.gradients.items():
+            rows = zip(envelopes[who].latency, envelopes[who].inverse_bandwidth, strict=True)
+            fastest = np.min([latency + size[j] * inverse for latency, inverse in rows], axis=0)
+            message = message + np.where(size[j] > 0, fastest, 0)
+        net = np.maximum(net, backward + plan.overlap * (ready[j] - backward)) + message
+    micro_batches = plan.global_batch_size / (plan.dp * plan.micro_batch_size)
+    compute = micro_batches * (table.forward + table.backward + exchanged.forward + exchanged.backward)
+    step = compute + np.maximum(net - backward, 0) + table.update
+    memory = sum(table.memory[:-1]) + np.where(plan.dp * plan.tp > 1, table.memory.buffers, 0)
+    fits = (memory <= cluster.device.memory_capacity) & (plan.dp * plan.tp <= cluster.nodes * cluster.gpus_per_node)
+    return np.where(fits, step / plan.global_batch_size, np.inf)
+
+
+def peak_flops() -> float:
+    """FLOP/s of a large float32 product on all cores: what this machine reaches at best."""
+    n = 2048
+    a = np.ones((n, n), np.float32)
+    laps = []
+    for _ in range(5):
+        start = time.perf_counter()
+        a @ a
+        laps.append(time.perf_counter() - start)
+    return 2 * n**3 / min(laps)
+
+
+def main() -> None:
+    parser = common.parser(__doc__)
+    args = parser.parse_args()
+    points = 512 if args.quick else 2048
+    cores = len(os.sched_getaffinity(0))
+    buckets, layers = apart(cores, 8, points), apart(cores, None, points)
+    one_core = apart(1, 8, points // 4)
+    [alexnet, *_] = spaces(8, points)
+    inner = tier_two(replace(alexnet))
+    figures = {
+        "cnn.space.candidates": buckets["candidates"],
+        "cnn.all_cores.candidates_per_second": buckets["candidates_per_second"],
+        "cnn.one_core.candidates_per_second": one_core["candidates_per_second"],
+        "cnn.per_layer.all_cores.candidates_per_second": layers["candidates_per_second"],
+        "cnn.compile.seconds": buckets["compile_seconds"],
+        "cnn.resident_memory.bytes": buckets["resident_memory_bytes"],
+        "cnn.numpy.ratio": inner["numpy_ratio"],
+        "cnn.flops_per_candidate": inner["flops_per_candidate"],
+        "cnn.peak_flops.share": inner["flops_per_candidate"] * buckets["candidates_per_second"] / peak_flops(),
+        "cnn.predict.relative_difference": inner["predict.relative_difference"],
+    }
+    common.report("throughput", figures, args)
+
+
+if __name__ == "__main__":
+    main()
