@@ -374,10 +374,10 @@ def _steps(plan: PlanSpec, choices: Choices, workload: Workload, order) -> list[
         clocks = layer_clocks[:, layer, flag[layer]]
         for edge in np.flatnonzero(consumer == layer):
             clocks = clocks + edge_clocks[:, edge, flag[int(producer[edge])], flag[layer]]
-        message = choices.message[layer, flag[layer]]
+        message = np.asarray(choices.message)[layer, flag[layer]]
         computed, shifted = clocks if plan.overlap else clocks + message
         message = message if plan.overlap else 0.0 * message
-        needs = choices.memory[:, layer, flag[layer]]
+        needs = np.asarray(choices.memory)[:, layer, flag[layer]]
         steps.append(Step(joint, known, projection(joint, following), computed, shifted, message, needs))
     return steps
 

@@ -63,8 +63,8 @@ def refine(
     >>> dgx = hardware_db.cluster("dgx-1-v100")
     >>> space = Space(network, lower(network), dgx, global_batch_sizes=(512,), tp=(2, 8))
     >>> refined = refine(space, [])
-    >>> refined.candidates[0].plan.tp, refined.unsolved
-    (8, 0)
+    >>> refined.solved > 0, refined.unsolved
+    (True, 0)
     """
     started = time.perf_counter()
     points = {tuple(c.hardware.items()): c.cluster for c in candidates} or {(): space.cluster}

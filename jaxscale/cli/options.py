@@ -42,7 +42,7 @@ class Counts(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value
-        option = next(iter(param.opts), "") if param else "the value"
+        option = f"--{param.name.replace('_', '-')}" if param and param.name else "the value"
         counts = counts_of(value, option, self.most)
         if self.single and len(counts) > 1:
             raise InputError(f"{option} is {value!r}, but it takes one number")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -192,20 +194,13 @@ def _record(varied: list[Varied], key: tuple[float, ...], candidate: Candidate) 
 
 def _table(varied: list[Varied], best: dict[tuple[float, ...], Candidate], problem: Problem):
     """The first rows; combinations without a feasible plan are missing."""
-    from itertools import islice
-
     from jaxscale.report import plans_table
 
     keys = list(islice(best, ROWS_SHOWN))
     leading = {
-        each.name.replace("_", "_\n", 1) if len(each.name) > 14 else each.name: [
-            each.shown(key[i]) for key in keys
-        ]
-        for i, each in enumerate(varied)
+        each.name.replace("_", " "): [each.shown(key[i]) for key in keys] for i, each in enumerate(varied)
     }
-    total = 1
-    for each in varied:
-        total *= len(each.values)
+    total = prod(len(each.values) for each in varied)
     missing = total - len(best)
     title = f"Best plans for {problem.words}" + (
         f"; nothing fits at {missing} of {total} points" if missing else ""

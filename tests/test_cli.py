@@ -1,0 +1,312 @@
+"""The subcommands: what they print, what they write, what they refuse."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from jaxscale import zoo
+from jaxscale.cli.main import run
+from jaxscale.cli.options import Messages, read_model
+from jaxscale.cli.progress import Progress
+from jaxscale.errors import InputError
+
+SMALL = ("--cluster", "dgx-1-v100", "--batch", "64", "--messages", "1")
+"""Programs with one gradient message compile fastest."""
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch):
+    """Leaves the caches of the machine alone."""
+    monkeypatch.setattr("jaxscale.runtime.use_compilation_cache", lambda: None)
+
+
+@pytest.fixture
+def answer(capsys):
+    def call(*args):
+        code = run(args)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def answered(answer):
+    def call(*args):
+        code, out, err = answer(*args)
+        assert code == 0, err
+        return json.loads(out)
+
+    return call
+
+
+# --- models and hardware ---------------------------------------------------------------------------------
+
+
+def test_models_lists_every_network(answer, answered):
+    code, out, _ = answer("models")
+    assert code == 0
+    listed = {each["name"]: each for each in answered("models", "--json")}
+    assert list(listed) == zoo.names()
+    assert listed["resnet50"]["parameters"] == 25_557_032  # torchvision
+    assert listed["resnet50"]["image_size"] == 224
+    assert "25,557,032" in out
+    assert answer("models", "list")[1] == out
+
+
+def test_model_layers_add_up(answered, answer):
+    shown = answered("models", "show", "AlexNet", "--json")
+    assert sum(layer["parameters"] for layer in shown["layers"]) == shown["parameters"]
+    assert sum(layer["multiply_adds"] for layer in shown["layers"]) == shown["multiply_adds"]
+    assert "62,378,344" in answer("models", "show", "alexnet")[1]
+
+
+def test_onnx_file_is_a_model(answered):
+    onnx = pytest.importorskip("onnx")
+    path = Path(onnx.__file__).parent / "backend/test/data/light/light_resnet50.onnx"
+    assert answered("models", "show", str(path), "--json")["parameters"] == 25_557_032
+
+
+def test_unknown_operators_are_a_note(capsys, monkeypatch):
+    import warnings
+
+    def read(path, image_size):
+        warnings.warn("unknown operators", UserWarning, stacklevel=1)
+        return zoo.build("lenet-5")
+
+    monkeypatch.setattr("jaxscale.onnx_import.read_onnx", read)
+    assert read_model("a.onnx").name == "lenet-5"
+    assert capsys.readouterr().err == "jaxscale: note: unknown operators\n"
+
+
+def test_hardware(answer, answered):
+    kinds = {line["kind"] for line in answered("hardware", "list", "--json")}
+    assert kinds == {"device", "node", "network", "cluster"}
+    assert {line["kind"] for line in answered("hardware", "list", "--kind", "nodes", "--json")} == {"node"}
+    facts = {fact["key"]: fact for fact in answered("hardware", "show", "V100", "--json")}
+    assert facts["memory_bandwidth"]["value"] == 900.0
+    assert answer("hardware")[1] == answer("hardware", "list")[1]
+    assert "900 GB/s" in answer("hardware", "show", "v100")[1]
+
+
+# --- predict -----------------------------------------------------------------------------------------------
+
+
+def test_predict_terms_add_up(answered):
+    plan = "dp=4,tp=2,micro-batch=8,split=model,overlap=no"
+    found = answered("predict", "lenet-5", *SMALL, "--plan", plan, "--json")
+    exposed = sum(value for key, value in found.items() if key.startswith("exposed_"))
+    assert exposed == pytest.approx(found["step_time_s"])
+    parts = ("weights", "gradients", "optimizer", "activations", "workspace", "buffers")
+    assert sum(found[f"{part}_bytes"] for part in parts) == pytest.approx(found["peak_memory_bytes"])
+    assert found["plan"]["num_microbatches"] == 2
+    assert sum(found["bounds"].values()) == pytest.approx(1)
+
+
+def test_predict_shows_a_breakdown(answer):
+    code, out, err = answer(
+        "predict", "lenet-5", *SMALL, "--plan", "dp=4,tp=2,micro-batch=8,split=model,overlap=no"
+    )
+    assert (code, err) == (0, "")
+    for part in ("8 devices", "Time", "Memory", "Bound by", "Elasticities", "inter_node_bandwidth"):
+        assert part in out
+
+
+def test_a_plan_beyond_the_cluster_is_infeasible(answer):
+    code, out, err = answer("predict", "lenet-5", *SMALL, "--gpus", "4", "--plan", "dp=8,micro-batch=8")
+    assert code == 1
+    assert err == "jaxscale: error: the plan does not fit: it uses 8 devices of 4\n"
+    assert "Time" in out
+
+
+def test_a_plan_beyond_the_memory_is_infeasible(answer):
+    given = ("--cluster", "dgx-1-v100", "--batch", "10000000", "--messages", "1")
+    code, out, err = answer("predict", "lenet-5", *given, "--plan", "dp=1", "--json")
+    assert code == 1
+    assert json.loads(out)["feasible"] is False
+    assert "GB too much" in err or "TB too much" in err
+
+
+# --- optimize ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def search_arguments():
+    return (
+        "optimize",
+        "lenet-5",
+        "--cluster",
+        "dgx-1-v100",
+        "--batch",
+        "32:64:x2",
+        "--tp",
+        "1,2",
+        "--messages",
+        "1",
+    )
+
+
+def test_optimize_answers_in_every_form(answer, tmp_path, search_arguments):
+    table, picture = tmp_path / "plans.parquet", tmp_path / "plans.png"
+    given = (*search_arguments, "--top", "4", "--out", str(table), "--plot", str(picture))
+    code, out, err = answer(*given, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    plans = found["plans"]
+    times = [plan["step_time_s"] / plan["global_batch_size"] for plan in plans]
+    assert len(plans) == 4
+    assert times == sorted(times)
+    assert [plan["global_batch_size"] for plan in found["best_per_batch"]] == [32, 64]
+    assert all(plan["devices"] == plan["dp"] * plan["tp"] for plan in plans)
+    assert sum(found["bounds"].values()) == pytest.approx(1)
+    assert found["search"]["candidates"] > 100
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    written = pd.read_parquet(table)
+    assert list(written["rank"]) == [1, 2, 3, 4]
+    assert written["step_time_s"].tolist() == [plan["step_time_s"] for plan in plans]
+
+    again, csv = tmp_path / "plans.json", tmp_path / "plans.csv"
+    code, out, err = answer(*search_arguments, "--top", "4", "--explain", "-o", str(again))
+    assert (code, err) == (0, "")
+    for part in ("Best plans", "Best plan of each batch", "Exposed time", "micro-", "candidates judged in"):
+        assert part in out
+    assert [row["rank"] for row in json.loads(again.read_text())] == [1, 2, 3, 4]
+    assert answer(*search_arguments, "--top", "4", "-o", str(csv))[0] == 0
+    assert pd.read_csv(csv)["mfu"].tolist() == pytest.approx(written["mfu"].tolist())
+
+
+def test_fewer_devices_are_considered(answered):
+    """A network this small is slower on eight devices, which exchange gradients, than on fewer."""
+    given = ("--cluster", "dgx-1-v100", "--gpus", "8", "--batch", "8", "--tp", "1", "--messages", "1")
+    assert answered("optimize", "lenet-5", *given, "--json")["plans"][0]["devices"] < 8
+
+
+TOO_BIG = ("vgg16", "--cluster", "titan-xp", "--batch", "64", "--micro-batch", "64", "--image-size", "512")
+
+
+def test_nearest_miss_and_remedy(answer):
+    code, out, err = answer("optimize", *TOO_BIG, "--messages", "1")
+    assert (code, out) == (1, "")
+    assert err.startswith("jaxscale: error: no plan fits: the one that needs the least memory, batch=64,dp=1")
+    assert "too much" in err
+    assert "it would fit with any --micro-batch or --cluster " in err
+    assert err.count("\n") == 1
+
+
+# --- sweep -------------------------------------------------------------------------------------------------
+
+VARIED = ("--vary", "batch=32,64", "--vary", "intra_node_bandwidth=1GB/s:100GB/s:x10", "--tp", "1,2")
+
+
+def test_sweep_has_a_plan_for_every_combination(answer, tmp_path):
+    table, picture = tmp_path / "sweep.csv", tmp_path / "sweep.svg"
+    given = ("sweep", "lenet-5", "--cluster", "dgx-1-v100", *VARIED, "--messages", "1")
+    code, out, err = answer(*given, "--json", "--out", str(table), "--plot", str(picture))
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    points = found["points"]
+    assert found["varied"] == ["batch", "intra_node_bandwidth"]
+    assert [(point["varied_batch"], point["intra_node_bandwidth_bytes_per_s"]) for point in points] == [
+        (batch, rate) for batch in (32, 64) for rate in (1e9, 1e10, 1e11)
+    ]
+    for batch in (32, 64):
+        steps = [point["step_time_s"] for point in points if point["varied_batch"] == batch]
+        assert steps == sorted(steps, reverse=True)  # a faster link is never slower
+    assert len(pd.read_csv(table)) == 6
+    assert "intra node bandwidth (B/s)" in picture.read_text()
+    code, out, _ = answer(*given)
+    assert code == 0
+    assert "10 GB/s" in out
+
+
+# --- refusals: one sentence, exit code 2 ------------------------------------------------------------------
+
+CLUSTER = ("--cluster", "dgx-1-v100")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("optimize", "resnet5"), "unknown network 'resnet5': did you mean 'resnet50'"),
+        (("optimize", "lenet-5", "--cluster", "dgx1-v100"), "did you mean 'dgx-1-v100'"),
+        (("optimize", "--batch", "0"), "--batch: the count '0' is zero"),
+        (("optimize", "--batch", "-4"), "--batch: the count '-4' is negative"),
+        (("optimize", "--batch", "nan"), "--batch: the count 'nan'"),
+        (("optimize", "--batch", "inf"), "--batch: the count 'inf' is infinite"),
+        (("optimize", "--batch", "1e300"), "--batch is '1e300', allowed are at most"),
+        (("optimize", "--batch", "1.5"), "--batch: the count '1.5' is not a whole number"),
+        (("optimize", "--gpus", "12"), "12 GPUs do not fill nodes of 8"),
+        (("optimize", "--gpus", "8,12"), "12 GPUs do not fill nodes of 8"),
+        (("optimize", "--top", "1,2"), "--top is '1,2', but it takes one number"),
+        (("optimize", "--precision", "fp17"), "unknown precision 'fp17': did you mean 'fp1"),
+        (("optimize", "--optimizer", "adamw"), "unknown optimizer 'adamw': did you mean 'adam'"),
+        (("optimize", "--algorithms", "rings"), "unknown algorithm 'rings': did you mean 'ring'"),
+        (("optimize", "--kernels", "learned"), "unknown kernel model 'learned'"),
+        (("optimize", "--messages", "0"), "--messages: the count '0' is zero"),
+        (("optimize", "--network", "hdrr"), "did you mean 'hdr'"),
+        (("optimize", "missing.onnx"), "cannot read missing.onnx"),
+        (("optimize", "models/net.pt"), "looks like a file, but only .onnx files can be read"),
+        (("optimize", "lenet-5", "--image-size", "1"), "image_size 1 is too small"),
+        (("optimize", "--out", "plans.xlsx"), "unknown file format '.xlsx'"),
+        (("optimize", "--out", "no/such/plans.csv"), "there is no folder"),
+        (("optimize", "--plot", "plans.bmp"), "unknown file format '.bmp'"),
+        (("optimize", "--batch", "7", "--tp", "1", "--gpus", "8,16"), "no plan divides"),
+        (("predict", "lenet-5", "--plan", "dp=2", "--batch", "64"), "Missing option '--cluster'"),
+        (("predict", "lenet-5", *CLUSTER, "--plan", "dp=8", "--batch", "4"), "smaller than dp = 8"),
+        (("predict", "lenet-5", *CLUSTER, "--plan", "dp=3", "--batch", "64"), "not a multiple of dp"),
+        (("predict", "lenet-5", *CLUSTER, "--plan", "dpp=3", "--batch", "64"), "did you mean 'dp'"),
+        (("predict", "lenet-5", *CLUSTER, "--plan", "dp=2"), "the plan needs a batch"),
+        (("sweep", "lenet-5"), "Missing option '--vary'"),
+        (("sweep", "lenet-5", "--vary", "bandwith=1GB/s"), "unknown quantity to vary 'bandwith': did you mean"),
+        (("sweep", "lenet-5", "--vary", "inter_node_bandwidth=900 G"), "unknown unit 'G'"),
+        (("sweep", "lenet-5", "--vary", "batch"), "it takes QUANTITY=RANGE"),
+        (("sweep", "lenet-5", "--vary", "batch=0"), "--vary batch: the count '0' is zero"),
+        (("sweep", "lenet-5", "--vary", "batch=64", "--vary", "batch=32"), "--vary gives batch twice"),
+        (("sweep", "lenet-5", "--vary", "batch=64", "--batch", "64"), "both varied and fixed"),
+        (("sweep", "lenet-5", "--cluster", "v100", "--vary", "intra_node_bandwidth=1GB/s"), "no such link"),
+        (("sweep", "lenet-5", "--plot", "a.png", *(("--vary", "batch=64") + VARIED[2:4] + ("--vary", "tp=1,2"))),
+         "--plot draws one or two varied quantities, not 3"),
+        (("sweep", "lenet-5", "--plot", "a.png", "--vary", "batch=1:99:+1", "--vary", "tp=1:99:+1"), "at most 12 lines"),
+        (("models", "show", "vgg"), "unknown network 'vgg': did you mean 'vgg1"),
+        (("hardware", "show", "v1000"), "did you mean 'v100"),
+        (("hardware", "list", "--kind", "device"), "did you mean 'devices'"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence(answer, args, said):
+    code, out, err = answer(*args)
+    assert (code, out) == (2, "")
+    error = err.splitlines()[-1]
+    assert error.startswith("jaxscale: error: ")
+    assert said in error
+
+
+def test_messages_per_layer():
+    assert Messages().convert("per_layer", None, None) == "per-layer"
+    with pytest.raises(InputError, match="at most"):
+        Messages().convert("20000", None, None)
+
+
+def test_progress_is_silent_without_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr("jaxscale.cli.progress.PROGRESS_AFTER", 0.0)
+    with Progress() as progress:
+        progress(1, 2)
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with Progress() as progress:
+        progress(1, 1000)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "judging 1,000 candidates" in captured.err
+
+
+def test_help_of_a_subcommand_loads_no_jax():
+    import subprocess
+    import sys
+
+    for name in ("optimize", "predict", "sweep", "models", "hardware"):
+        script = f"import sys; from jaxscale.cli.main import run; run(['{name}', '--help']); sys.exit('jax' in sys.modules)"
+        finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert finished.returncode == 0, name
+        assert "--" in finished.stdout
