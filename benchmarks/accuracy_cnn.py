@@ -16,8 +16,8 @@ paradl: data-parallel rows of ParaDL (Kahira et al., HPDC 2021) on ABCI, Chainer
 Where one number per family fails: 3x3 convolutions at large batch (VGG, AlexNet) run as Winograd's algorithm
 above the direct roofline, strided and 1x1 ones below it; the only Kepler kernels measured are layers called
 in TensorFlow's slower layout. What the links lack: parameters in host memory are pulled when a step starts,
-before anything can hide it; the two dies of a K80 share one power budget; the NCCL of 2017 drove its ring from
-one multiprocessor. ParaDL's AlexNet waits for its input pipeline.
+before anything can hide it; the two dies of a K80 share one power budget; the NCCL of 2017 drove its ring
+from one multiprocessor. ParaDL's AlexNet waits for its input pipeline.
 
 tf_cnn.synthetic.mape           mean absolute relative error of the step time
 tf_cnn.one_gpu.mape             the same where n_gpus is 1: the error of the kernels

@@ -65,7 +65,9 @@ def apart(cores: int, *arguments: object) -> dict[str, float]:
         f"import json, throughput; print(json.dumps(throughput.rate(*{arguments!r})))"
     )
     here = os.path.dirname(os.path.abspath(__file__))
-    run = subprocess.run([sys.executable, "-c", program], cwd=here, capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=here, capture_output=True, text=True, check=True
+    )
     return json.loads(run.stdout)
 
 
@@ -138,7 +140,9 @@ def in_numpy(here, cluster, plan) -> np.ndarray:
     compute = micro_batches * (table.forward + table.backward + exchanged.forward + exchanged.backward)
     step = compute + np.maximum(net - backward, 0) + table.update
     memory = sum(table.memory[:-1]) + np.where(plan.dp * plan.tp > 1, table.memory.buffers, 0)
-    fits = (memory <= cluster.device.memory_capacity) & (plan.dp * plan.tp <= cluster.nodes * cluster.gpus_per_node)
+    fits = (memory <= cluster.device.memory_capacity) & (
+        plan.dp * plan.tp <= cluster.nodes * cluster.gpus_per_node
+    )
     return np.where(fits, step / plan.global_batch_size, np.inf)
 
 
@@ -172,7 +176,9 @@ def main() -> None:
         "cnn.resident_memory.bytes": buckets["resident_memory_bytes"],
         "cnn.numpy.ratio": inner["numpy_ratio"],
         "cnn.flops_per_candidate": inner["flops_per_candidate"],
-        "cnn.peak_flops.share": inner["flops_per_candidate"] * buckets["candidates_per_second"] / peak_flops(),
+        "cnn.peak_flops.share": inner["flops_per_candidate"]
+        * buckets["candidates_per_second"]
+        / peak_flops(),
         "cnn.predict.relative_difference": inner["predict.relative_difference"],
     }
     common.report("throughput", figures, args)

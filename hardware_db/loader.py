@@ -213,6 +213,7 @@ def _peak(entry: DeviceEntry, precision: str) -> float:
 
 
 def _array(values: Any) -> jax.Array:
-    import jax.numpy as jnp
+    import jax
+    import numpy as np
 
-    return jnp.asarray(values, jnp.float32)
+    return jax.device_put(np.asarray(values, np.float32))

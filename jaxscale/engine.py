@@ -7,6 +7,8 @@ may carry trailing axes that broadcast, so the same lines evaluate one plan and 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import jax
 import jax.numpy as jnp
 
@@ -32,13 +34,6 @@ from jaxscale.nouns import (
 
 GRADIENT_ALGORITHMS = collectives.DEFAULT_ALGORITHMS["all_reduce"]
 """What reduces gradients unless the caller names something else: what GPU libraries choose from."""
-
-
-COLLECTIVES = {
-    "all_gather": collectives.all_gather,
-    "all_reduce": collectives.all_reduce,
-    "reduce_scatter": collectives.reduce_scatter,
-}
 
 
 def price(workload: Workload, device: Device, shard: Shard, kernel_model: KernelModel | None = None) -> Table:
@@ -81,13 +76,16 @@ def layer_seconds(
     """[phase, L, ...] s of the kernels of each layer; arguments as in `price`, which adds them up."""
     kernel_model = kernel_model or Roofline()
     _, batch, held = local_sizes(workload, shard)
-    seconds = jnp.zeros((len(PHASES), *batch.shape), batch.dtype)
+    tables = workload.kernels.values()
+    phase, layer = (jnp.concatenate([getattr(rows, leaf) for rows in tables]) for leaf in ("phase", "layer"))
+    batch_of_row, held_of_row = batch[layer], held[layer]
+    times, first = [], 0
     for family, rows in workload.kernels.items():
-        dimensions = _localize(rows, batch[rows.layer], held[rows.layer])
+        mine = slice(first, first := first + len(rows.layer))
+        dimensions = _localize(rows, batch_of_row[mine], held_of_row[mine])
         itemsize, precision = _beside(rows.itemsize, batch), _beside(rows.precision, batch)
-        times = kernel_model(family, dimensions, itemsize, precision, device)
-        seconds = seconds.at[rows.phase, rows.layer].add(times)
-    return seconds
+        times.append(kernel_model(family, dimensions, itemsize, precision, device))
+    return jnp.zeros((len(PHASES), *batch.shape), batch.dtype).at[phase, layer].add(jnp.concatenate(times))
 
 
 def local_sizes(workload: Workload, shard: Shard) -> tuple[Array, Array, Array]:
@@ -113,21 +111,25 @@ def exchange(
         Exchange with leaves [...] and [J, ...].
     """
     forward, backward, ready = (jnp.zeros_like(leaf) for leaf in (table.forward, table.backward, table.ready))
+    envelopes = tensor_envelopes({*table.outputs, *table.input_gradients}, cluster, tp, algorithms)
     for kind, sizes in table.outputs.items():
-        forward += _tensor_clock(_tensor_envelope(kind, cluster, tp, algorithms), sizes)[0]
+        forward += _tensor_clock(envelopes[kind], sizes)[0]
     for kind, sizes in table.input_gradients.items():
-        whole, passed = _tensor_clock(_tensor_envelope(kind, cluster, tp, algorithms), sizes)
+        whole, passed = _tensor_clock(envelopes[kind], sizes)
         backward += whole
         ready += passed[table.precedes[kind].sum(1).astype(jnp.int32)]
     return Exchange(forward, backward, ready)
 
 
-def tensor_seconds(
-    kind: str, sizes: Array, cluster: Cluster, tp: Array, algorithms: tuple[str, ...] = GRADIENT_ALGORITHMS
-) -> Array:
-    """[tensor, ...] s of exchanging tensors of `sizes` B by one kind of collective; see `exchange`."""
-    envelope = _tensor_envelope(kind, cluster, tp, algorithms)
-    return jnp.stack([collectives.time(envelope, size) for size in sizes])
+def tensor_envelopes(
+    kinds: Iterable[str], cluster: Cluster, tp: Array, algorithms: tuple[str, ...] = GRADIENT_ALGORITHMS
+) -> dict[str, Envelope]:
+    """How long the ranks of a group, which are neighbours, exchange tensors, per kind of collective."""
+    ranks = collectives.group(tp, 1, cluster.gpus_per_node)
+    chosen = {"all_reduce": _reductions(algorithms) or GRADIENT_ALGORITHMS}
+    return collectives.envelopes(
+        cluster.links, ranks, 4.0, {kind: chosen.get(kind) for kind in sorted(kinds)}
+    )
 
 
 def gradient_envelopes(
@@ -148,16 +150,13 @@ def gradient_envelopes(
         "replicas": collectives.group(plan.dp, plan.tp, cluster.gpus_per_node),
         "all_ranks": collectives.group(plan.dp * plan.tp, 1, cluster.gpus_per_node),
     }
-    reductions = _reductions(algorithms)
-    envelopes = {}
+    kinds = {"all_reduce": _reductions(algorithms), "parameter_server": None}
+    wanted = {kind: kinds[kind] for kind in kinds if kinds[kind] or kind in algorithms}
+    found = {}
     for who in table.gradients:
-        parts = []
-        if reductions:
-            parts.append(collectives.all_reduce(cluster.links, groups[who], table.gradient_bytes, reductions))
-        if "parameter_server" in algorithms:
-            parts.append(collectives.parameter_server(cluster.links, groups[who], table.gradient_bytes))
-        envelopes[who] = Envelope(*(sum(rows, ()) for rows in zip(*parts, strict=True)))
-    return envelopes
+        parts = collectives.envelopes(cluster.links, groups[who], table.gradient_bytes, wanted).values()
+        found[who] = Envelope(*(sum(rows, ()) for rows in zip(*parts, strict=True)))
+    return found
 
 
 def compose(
@@ -186,11 +185,10 @@ def compose(
     """
     backward = table.backward + exchanged.backward
     ready = table.ready + exchanged.ready
-    link, net = jnp.zeros(()), jnp.zeros(())
-    for j in range(ready.shape[0]):
-        message = reduction_seconds(envelopes, {who: size[j] for who, size in table.gradients.items()})
-        link += message
-        net = jnp.maximum(net, backward + plan.overlap * (ready[j] - backward)) + message
+    messages = reduction_seconds(envelopes, table.gradients)
+    net = jnp.zeros(())
+    for moment, message in zip(backward + plan.overlap * (ready - backward), messages, strict=True):
+        net = jnp.maximum(net, moment) + message
 
     micro_batches = plan.global_batch_size / (plan.dp * plan.micro_batch_size)
     time = Time(
@@ -211,7 +209,7 @@ def compose(
     return Prediction(
         step_time=step_time,
         time=time,
-        gradient_link_time=link,
+        gradient_link_time=messages.sum(0),
         peak_memory=peak_memory,
         memory=held,
         feasible=reasons == 0,
@@ -246,7 +244,7 @@ def predict(
 
 
 def reduction_seconds(envelopes: dict[str, Envelope], sizes: dict[str, Array]) -> Array:
-    """[...] s of reducing one gradient message, of which each kind of group has `sizes` [...] B to reduce."""
+    """[...] s of reducing gradient messages, of which each kind of group has `sizes` [...] B to reduce."""
     return jnp.asarray(sum(collectives.time(envelopes[who], size) for who, size in sizes.items()))
 
 
@@ -285,13 +283,6 @@ def exchanged_bytes(workload: Workload, shard: Shard) -> tuple[dict[str, Array],
         "reduce_scatter": elements * weighted * (1 - before) * after * batch,
         "all_gather": elements * before * (1 - after) * batch,
     }
-
-
-def _tensor_envelope(kind: str, cluster: Cluster, tp: Array, algorithms: tuple[str, ...]) -> Envelope:
-    """Of one kind of collective among the ranks of a group, which are neighbours."""
-    ranks = collectives.group(tp, 1, cluster.gpus_per_node)
-    chosen = _reductions(algorithms) or GRADIENT_ALGORITHMS if kind == "all_reduce" else None
-    return COLLECTIVES[kind](cluster.links, ranks, 4.0, chosen)
 
 
 def _tensor_clock(envelope: Envelope, sizes: Array) -> tuple[Array, Array]:

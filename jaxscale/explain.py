@@ -15,6 +15,7 @@ from jaxscale.errors import InputError
 from jaxscale.kernels import KernelModel
 from jaxscale.levers import LEVERS
 from jaxscale.nouns import REASONS, Cluster, Memory, Plan, Prediction, Workload
+from jaxscale.runtime import quick_jit
 from jaxscale.search.space import COLUMNS, Space
 
 if TYPE_CHECKING:
@@ -31,10 +32,6 @@ _BOUNDS = {
     "intra-node link": ("intra_node_bandwidth", "intra_node_latency"),
     "inter-node link": ("inter_node_bandwidth", "inter_node_latency"),
 }
-
-
-QUICK_COMPILE = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-"""Compiler options for programs that run once: they compile in a third of the time and still run in 10 ms."""
 
 
 class Explanation(NamedTuple):
@@ -73,7 +70,7 @@ def explain(
     """
     with jax.enable_x64(True):
         gradient, prediction = _gradient(
-            dict.fromkeys(TIME_LEVERS, jnp.zeros(())),
+            dict.fromkeys(TIME_LEVERS, np.zeros(())),
             _widened(workload),
             _widened(cluster),
             plan.lower(network, np.float64),
@@ -131,7 +128,7 @@ def least_memory(space: Space) -> Miss:
     distinct = [column["micro_batch_size"], column["tp"], column["split"], column["dp"] * column["tp"] == 1]
     _, first = np.unique(np.stack(distinct, 1), axis=0, return_index=True)
     flags = np.array(space.split_flags, np.float32)
-    sizes = {name: jnp.asarray(column[name][first].astype(np.float32)) for name in Plan._fields[:4]}
+    sizes = {name: (column[name][first].astype(np.float32)) for name in Plan._fields[:4]}
     plan = Plan(**sizes, split=jnp.asarray(flags[column["split"][first]].T), overlap=jnp.ones(len(first)))
     terms = _memory(space.workload, space.cluster, plan)._asdict()
     terms = {name: np.broadcast_to(np.asarray(term), first.shape) for name, term in terms.items()}
@@ -161,7 +158,7 @@ def reasons(prediction: Prediction) -> list[str]:
     return [name for bit, name in enumerate(REASONS) if int(prediction.reasons) >> bit & 1]
 
 
-@partial(jax.jit, static_argnames=("kernel_model", "algorithms"), compiler_options=QUICK_COMPILE)
+@partial(quick_jit, static_argnames=("kernel_model", "algorithms"))
 def _gradient(log_factors, workload, cluster, plan, kernel_model, algorithms):
     def log_time(log_factors: dict[str, jax.Array]) -> tuple[jax.Array, Prediction]:
         scaled = cluster
@@ -173,7 +170,7 @@ def _gradient(log_factors, workload, cluster, plan, kernel_model, algorithms):
     return jax.grad(log_time, has_aux=True)(log_factors)
 
 
-@partial(jax.jit, compiler_options=QUICK_COMPILE)
+@quick_jit
 def _memory(workload: Workload, cluster: Cluster, plan: Plan) -> Memory:
     return predict(workload, cluster, plan).memory
 
@@ -185,6 +182,6 @@ def _is_duration(name: str) -> bool:
 def _widened(tree):
     def widen(leaf):
         leaf = np.asarray(leaf)
-        return jnp.asarray(leaf.astype(np.float64) if np.issubdtype(leaf.dtype, np.floating) else leaf)
+        return leaf.astype(np.float64) if np.issubdtype(leaf.dtype, np.floating) else leaf
 
     return jax.tree.map(widen, tree)

@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from jaxscale.errors import InputError, choose
 from jaxscale.layers import Dropout, Flatten, Pool
 from jaxscale.network import INPUT, Network
-from jaxscale.nouns import KERNEL_DIMENSIONS, PHASES, PRECISIONS, Array, Edges, KernelRows, Layers, Workload
+from jaxscale.nouns import KERNEL_DIMENSIONS, PHASES, PRECISIONS, Edges, KernelRows, Layers, Workload
 from jaxscale.operators import FREE_VIEWS, KEEPS_INPUT, KEEPS_OUTPUT, Kernel, kernels
 
 
@@ -101,7 +101,7 @@ def lower(
         number = PRECISIONS.index(formats.matrix if matrix or formats.activation < 4 else "fp32")
         return _rows(family, rows[family], filters, itemsize, number)
 
-    return Workload(
+    tables = Workload(
         kernels={family: table(family) for family in KERNEL_DIMENSIONS if family in rows},
         layers=Layers(
             parameters=_floats(parameters),
@@ -112,13 +112,15 @@ def lower(
         ),
         edges=_edges(network, owner),
         buckets=_buckets(parameters, messages),
-        activation_bytes=jnp.float32(formats.activation),
-        gradient_bytes=jnp.float32(formats.gradient),
-        weight_bytes=jnp.float32(formats.weights),
-        moment_bytes=jnp.float32(4 * moments),
-        flops=jnp.float32(6.0 * network.multiply_adds),
-        precision=jnp.int32(PRECISIONS.index(formats.matrix)),
+        activation_bytes=np.float32(formats.activation),
+        gradient_bytes=np.float32(formats.gradient),
+        weight_bytes=np.float32(formats.weights),
+        moment_bytes=np.float32(4 * moments),
+        flops=np.float32(6.0 * network.multiply_adds),
+        precision=np.int32(PRECISIONS.index(formats.matrix)),
     )
+    # Made in numpy and moved at once: small eager JAX operations would each be a compilation.
+    return jax.device_put(tables)
 
 
 def _owners(network: Network) -> list[int]:
@@ -154,7 +156,7 @@ def _update(parameters: int, moments: int, formats: Precision) -> Kernel:
 def _rows(
     family: str, rows: list[tuple[Kernel, int]], filters: list[int], itemsize: int, precision: int
 ) -> KernelRows:
-    def marks(positions: Iterable[tuple[int, ...]]) -> Array:
+    def marks(positions: Iterable[tuple[int, ...]]) -> np.ndarray:
         width = len(KERNEL_DIMENSIONS[family])
         return _floats([[float(d in marked) for d in range(width)] for marked in positions]).T
 
@@ -164,10 +166,10 @@ def _rows(
         per_sample=marks(kernel.per_sample for kernel, _ in rows),
         per_filter=marks(kernel.per_filter for kernel, _ in rows),
         filters=_floats(np.array(filters, float)[layer]),
-        itemsize=jnp.full(len(rows), itemsize, jnp.float32),
-        precision=jnp.full(len(rows), precision, jnp.int32),
-        phase=jnp.array([PHASES.index(kernel.phase) for kernel, _ in rows], jnp.int32),
-        layer=jnp.array(layer),
+        itemsize=np.full(len(rows), itemsize, np.float32),
+        precision=np.full(len(rows), precision, np.int32),
+        phase=np.array([PHASES.index(kernel.phase) for kernel, _ in rows], np.int32),
+        layer=layer,
     )
 
 
@@ -182,8 +184,8 @@ def _edges(network: Network, owner: list[int]) -> Edges:
     edges = sorted(found.items(), key=lambda edge: (-edge[0][1], edge[0][0]))
     return Edges(
         elements=_floats(size for _, (size, _) in edges),
-        producer=jnp.array([owner[source] for (source, _), _ in edges], jnp.int32),
-        consumer=jnp.array([consumer for (_, consumer), _ in edges], jnp.int32),
+        producer=np.array([owner[source] for (source, _), _ in edges], np.int32),
+        consumer=np.array([consumer for (_, consumer), _ in edges], np.int32),
         weighted=_floats(float(weighted) for _, (_, weighted) in edges),
     )
 
@@ -219,18 +221,18 @@ def _workspace(network: Network, owner: list[int], layers: int) -> list[int]:
     return largest
 
 
-def _buckets(parameters: list[int], messages: int | None) -> Array:
+def _buckets(parameters: list[int], messages: int | None) -> np.ndarray:
     """[message, layer] Cut the gradients, in backward order, into messages of about equal size."""
     layers = len(parameters)
     if messages is None:
-        return jnp.eye(layers, dtype=jnp.float32)[::-1]
+        return np.eye(layers, dtype=np.float32)[::-1]
     sizes = np.array(parameters[::-1], float)
     middle = np.cumsum(sizes) - sizes / 2
     bucket = np.minimum((messages * middle / max(sizes.sum(), 1.0)).astype(int), messages - 1)
     member = np.zeros((messages, layers), np.float32)
     member[bucket, np.arange(layers)[::-1]] = 1
-    return jnp.array(member)
+    return member
 
 
-def _floats(values: Iterable[object]) -> Array:
-    return jnp.array(np.array(list(values), np.float64).astype(np.float32))
+def _floats(values: Iterable[object]) -> np.ndarray:
+    return np.array(list(values), np.float64).astype(np.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from jaxscale.errors import InputError, choose
@@ -102,8 +102,8 @@ class PlanSpec:
     def lower(self, network: Network, dtype: type = np.float32) -> Plan:
         """The plan as numbers, for `predict`."""
 
-        def number(value: float) -> jnp.ndarray:
-            return jnp.asarray(np.asarray(value, dtype))
+        def number(value: float | Split) -> jax.Array:
+            return jax.device_put(np.asarray(value, dtype))
 
         return Plan(
             global_batch_size=number(self.global_batch_size),
@@ -145,7 +145,9 @@ def parse_plan(text: str, global_batch_size: int | None = None) -> PlanSpec:
         if name in given:
             raise InputError(f"the plan gives {key.strip()!r} twice")
         given[name] = value.strip()
-    numbers = {name: _integer(name, value) for name, value in given.items() if name not in ("split", "overlap")}
+    numbers = {
+        name: _integer(name, value) for name, value in given.items() if name not in ("split", "overlap")
+    }
     batch = numbers.pop("global_batch_size", global_batch_size)
     if batch is None:
         raise InputError("the plan needs a batch: write batch=... or give --batch")

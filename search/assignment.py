@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxscale import collectives
 from jaxscale.engine import (
     GRADIENT_ALGORITHMS,
     exchanged_bytes,
@@ -24,7 +25,7 @@ from jaxscale.engine import (
     predict,
     price,
     reduction_seconds,
-    tensor_seconds,
+    tensor_envelopes,
 )
 from jaxscale.errors import InfeasibleError, InputError
 from jaxscale.kernels import KernelModel, Roofline
@@ -32,6 +33,7 @@ from jaxscale.memory import memory
 from jaxscale.network import Network
 from jaxscale.nouns import Array, Cluster, Plan, Prediction, Shard, Workload
 from jaxscale.plans import SPLITS, PlanSpec, Split
+from jaxscale.runtime import quick_jit
 from jaxscale.search.labels import FASTEST_KEPT, Step, Walk, frontiers, projection, walk
 from jaxscale.units import format_quantity
 
@@ -46,9 +48,6 @@ WIDEST = 12
 
 TOGETHER = 16
 """Plans whose tables are worked out at a time."""
-
-QUICK = {"xla_backend_optimization_level": 0}
-"""How to compile what runs for milliseconds only; compiling takes longer than all of its runs."""
 
 
 class Stats(NamedTuple):
@@ -268,7 +267,7 @@ class Solver:
             )
 
 
-@partial(jax.jit, static_argnames=("kernel_model", "algorithms"), compiler_options=QUICK)
+@partial(quick_jit, static_argnames=("kernel_model", "algorithms"))
 def _choices(
     workload: Workload,
     cluster: Cluster,
@@ -295,10 +294,11 @@ def _choices(
             workload, cluster.device, shard, kernel_model
         )
 
+        envelopes = tensor_envelopes(("all_gather", "all_reduce", "reduce_scatter"), cluster, tp, algorithms)
+
         def exchange(kind: str, *groups: Array) -> list[Array]:
-            """All tensors as one array of one tensor, which the engine then does not loop over."""
             sizes = jnp.concatenate([group.ravel() for group in groups])
-            times = tensor_seconds(kind, sizes[None], cluster, tp, algorithms)[0]
+            times = collectives.time(envelopes[kind], sizes)
             parts = jnp.split(times, np.cumsum([group.size for group in groups])[:-1])
             return [part.reshape(group.shape) for part, group in zip(parts, groups, strict=True)]
 
@@ -340,7 +340,7 @@ def _choices(
     return jax.vmap(of_plan)(micro_batch_size, dp, tp)
 
 
-@partial(jax.jit, static_argnames=("kernel_model", "algorithms"), compiler_options=QUICK)
+@partial(quick_jit, static_argnames=("kernel_model", "algorithms"))
 def _predictions(
     workload: Workload,
     cluster: Cluster,

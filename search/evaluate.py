@@ -23,6 +23,7 @@ from jaxscale.collectives import Envelope
 from jaxscale.nouns import Cluster, Exchange, Plan, Prediction, Shard, Table
 from jaxscale.plans import PlanSpec
 from jaxscale.engine import GRADIENT_ALGORITHMS, compose, exchange, gradient_envelopes, predict, price
+from jaxscale.runtime import quick_jit
 from jaxscale.search.reductions import Chunk, Keys, Place, Reduction
 from jaxscale.search.space import COLUMNS, Space
 
@@ -165,14 +166,14 @@ class Search:
         shards, _ = self.space.shards
         micro_batch, tp, split = shards[..., None].swapaxes(0, 1)
         flags = np.array(self.space.split_flags, bool)[split[:, 0]].T[..., None]
-        return Shard(*(jnp.asarray(leaf.astype(np.float32)) for leaf in (micro_batch, tp, flags)))
+        return Shard(*(leaf.astype(np.float32) for leaf in (micro_batch, tp, flags)))
 
     @cached_property
     def groups(self) -> Plan:
         """The distinct (dp, tp), [P, 1]."""
         groups, _ = self.space.groups
-        dp, tp = (jnp.asarray(leaf.astype(np.float32))[:, None] for leaf in groups.T)
-        nothing = jnp.zeros(())
+        dp, tp = groups.astype(np.float32).T[..., None]
+        nothing = np.zeros((), np.float32)
         return Plan(nothing, nothing, dp, tp, nothing, nothing)
 
     @cached_property
@@ -185,18 +186,18 @@ class Search:
         valid = np.pad(self.blocks.valid, ((0, missing), (0, 0))).reshape(-1, per_tile * width, 1)
 
         def column(name: str) -> jax.Array:
-            return jnp.asarray(self.space.rows[rows, COLUMNS.index(name)].astype(np.float32))[..., None]
+            return self.space.rows[rows, COLUMNS.index(name)].astype(np.float32)[..., None]
 
-        nothing = jnp.zeros((len(rows), 0))
+        nothing = np.zeros((len(rows), 0), np.float32)
         return Tiles(
-            jnp.asarray(self.space.shards[1][rows].astype(np.int32)),
-            jnp.asarray(self.space.groups[1][rows].astype(np.int32)),
+            self.space.shards[1][rows].astype(np.int32),
+            self.space.groups[1][rows].astype(np.int32),
             Plan(
                 *map(column, ("global_batch_size", "micro_batch_size", "dp", "tp")),
                 split=nothing,
                 overlap=nothing,
             ),
-            jnp.asarray(valid),
+            valid,
         )
 
     @cached_property
@@ -265,30 +266,24 @@ class Search:
 
         def arrange(leaf: jax.Array, is_varied: bool) -> jax.Array:
             grouped = leaf.reshape(self.link_groups, self.lanes, *leaf.shape[1:])
-            return jnp.moveaxis(grouped if is_varied else grouped[:, :1], 1, -1)
+            return np.moveaxis(grouped if is_varied else grouped[:, :1], 1, -1)
 
         return jax.tree.map(arrange, clusters, varied)
 
     def _varied_leaves(self) -> Cluster:
         """Which leaves of the cluster the link levers reach, as a tree of flags."""
-        cluster = self.space.cluster
-        probed = cluster
-        for name in self.space.lever_names[1]:
-            probed = lever(name).scale(probed, jnp.float32(2.0))
-        return jax.tree.map(lambda before, after: before is not after, cluster, probed)
+        cluster, names = self.space.cluster, self.space.lever_names[1]
+        traced = jax.make_jaxpr(partial(_varied, names=names))(cluster, np.ones(len(names), np.float32)).jaxpr
+        flags = [after is not before for after, before in zip(traced.outvars, traced.invars, strict=False)]
+        return jax.tree.unflatten(jax.tree.structure(cluster), flags)
 
     def _clusters(self, kind: int, first: int, count: int) -> Cluster:
         """Clusters at `count` device (0) or link (1) points from `first` on; the last one repeats past the end."""
-        names, points = self.space.lever_names[kind], self.space.points[kind]
+        points = self.space.points[kind]
         index = np.minimum(np.arange(first, first + count), len(points) - 1)
-
-        def at(values: jax.Array) -> Cluster:
-            cluster = self.space.cluster
-            for i, name in enumerate(names):
-                cluster = lever(name).set(cluster, values[i])
-            return cluster
-
-        return jax.vmap(at)(jnp.asarray(points[index].astype(np.float32)))
+        return _at_points(
+            self.space.cluster, points[index].astype(np.float32), tuple(self.space.lever_names[kind])
+        )
 
     def keys(self, factor: str) -> Keys:
         """The values of a factor along its axis of the scores."""
@@ -318,25 +313,26 @@ class Search:
         padded = [*places, *[places[-1]] * (WINNERS - count)]
         hardware = [self._hardware(place) for place in padded]
         rows = self.blocks.rows[[place.block for place in padded]]
+        names = tuple(hardware[0])
+        column = {name: self.space.rows[rows, i].astype(np.float64) for i, name in enumerate(COLUMNS)}
+        splits = np.array(self.space.split_flags, np.float64)[column["split"].astype(int)]
+        plan = Plan(
+            column["global_batch_size"],
+            column["micro_batch_size"],
+            column["dp"],
+            column["tp"],
+            split=np.moveaxis(splits, -1, 1),
+            overlap=np.array([[float(self.overlaps[place.overlap])] for place in padded]),
+        )
         with jax.enable_x64(True):
-            base = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), self.space.cluster)
-            clusters = [_varied(base, values) for values in hardware]
-            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *clusters)
-            column = {name: self.space.rows[rows, i].astype(np.float64) for i, name in enumerate(COLUMNS)}
-            splits = np.array(self.space.split_flags, np.float64)[column["split"].astype(int)]
-            plan = Plan(
-                column["global_batch_size"],
-                column["micro_batch_size"],
-                column["dp"],
-                column["tp"],
-                split=np.moveaxis(splits, -1, 1),
-                overlap=np.array([[float(self.overlaps[place.overlap])] for place in padded]),
+            workload, base = jax.tree.map(_widened, (self.space.workload, self.space.cluster))
+            values = np.array([list(point.values()) for point in hardware], np.float64).reshape(
+                len(padded), -1
             )
-            workload = jax.tree.map(_widened, self.space.workload)
-            predictions, scores = _predictions(
-                workload, stacked, plan, self.score, self.kernel_model, self.algorithms
+            found = _predictions(
+                workload, base, values, plan, names, self.score, self.kernel_model, self.algorithms
             )
-            predictions, scores = jax.tree.map(np.asarray, (predictions, scores))
+            clusters, predictions, scores = jax.tree.map(np.asarray, found)
         found = []
         for i in range(count):
             counts = self._distinct(self.overlaps[places[i].overlap], column["gpus"][i])
@@ -350,7 +346,7 @@ class Search:
                         Candidate(
                             self.space.plan(int(rows[i, lane]), self.overlaps[places[i].overlap]),
                             hardware[i],
-                            clusters[i],
+                            jax.tree.map(lambda leaf: leaf[i], clusters),
                             jax.tree.map(lambda leaf: leaf[i, lane], predictions),
                         ),
                     )
@@ -366,17 +362,24 @@ class Search:
         return values
 
 
-@partial(jax.jit, static_argnames=("score", "kernel_model", "algorithms"))
-def _predictions(workload, clusters: Cluster, plans: Plan, score, kernel_model, algorithms):
-    """Predictions and scores [k, W] of k blocks, each on its own cluster."""
+@partial(quick_jit, static_argnames=("names", "score", "kernel_model", "algorithms"))
+def _predictions(workload, cluster, values, plans: Plan, names, score, kernel_model, algorithms):
+    """Clusters [k], predictions and scores [k, W] of k blocks, each on a hardware point of its own."""
 
-    def one(cluster: Cluster, plan: Plan) -> tuple[Prediction, jax.Array]:
-        prediction = predict(workload, cluster, plan, kernel_model, algorithms)
+    def one(values: jax.Array, plan: Plan) -> tuple[Cluster, Prediction, jax.Array]:
+        varied = _varied(cluster, values, names)
+        prediction = predict(workload, varied, plan, kernel_model, algorithms)
         shape = jnp.shape(plan.dp)
         prediction = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, shape), prediction)
-        return prediction, score(prediction, plan)
+        return varied, prediction, score(prediction, plan)
 
-    return jax.vmap(one)(clusters, plans)
+    return jax.vmap(one)(values, plans)
+
+
+@partial(jax.jit, static_argnames="names")
+def _at_points(cluster: Cluster, values: jax.Array, names: tuple[str, ...]) -> Cluster:
+    """The cluster at every row of `values` [n, lever]."""
+    return jax.vmap(partial(_varied, names=names), in_axes=(None, 0))(cluster, values)
 
 
 def _usable(algorithms: tuple[str, ...], cluster: Cluster) -> tuple[str, ...]:
@@ -385,9 +388,9 @@ def _usable(algorithms: tuple[str, ...], cluster: Cluster) -> tuple[str, ...]:
     return tuple(name for name in algorithms if not (absent and name == "in_switch")) or algorithms
 
 
-def _varied(cluster: Cluster, values: dict[str, float]) -> Cluster:
-    for name, value in values.items():
-        cluster = lever(name).set(jax.tree.map(jnp.asarray, cluster), value)
+def _varied(cluster: Cluster, values: jax.Array, names: Sequence[str]) -> Cluster:
+    for i, name in enumerate(names):
+        cluster = lever(name).set(cluster, values[i])
     return cluster
 
 

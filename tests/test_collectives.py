@@ -91,7 +91,10 @@ def test_envelope_has_the_named_rows(kind, strict_ranks):
             lambda links, a=algorithms: envelope(kind, links, where, algorithms=a), make_links()
         )
         assert len(made.latency) == len(made.inverse_bandwidth) == len(rows(kind, algorithms))
-        assert all(jnp.broadcast_shapes(row.shape, (3, 1)) == (3, 1) for row in (*made.latency, *made.inverse_bandwidth))
+        assert all(
+            jnp.broadcast_shapes(row.shape, (3, 1)) == (3, 1)
+            for row in (*made.latency, *made.inverse_bandwidth)
+        )
         assert jax.eval_shape(time, made, jnp.ones((1, 5))).shape == (3, 5)
     assert set(DEFAULT_ALGORITHMS[kind]) <= set(ALGORITHMS[kind])
 

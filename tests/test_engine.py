@@ -21,7 +21,12 @@ from jaxscale.nouns import Shard
 from jaxscale.plans import PlanSpec
 
 HARDWARE = {
-    "pydtnn_default": {"peak": 4e12, "memory_bandwidth": 50e9, "bandwidth": (0.125e9,) * 2, "latency": (0.5e-6,) * 2},
+    "pydtnn_default": {
+        "peak": 4e12,
+        "memory_bandwidth": 50e9,
+        "bandwidth": (0.125e9,) * 2,
+        "latency": (0.5e-6,) * 2,
+    },
     "v100_fp32_100Gb": {"bandwidth": (12.5e9,) * 2, "latency": (1e-6,) * 2},
     "v100_tc_100Gb": {"peak": 125e12, "bandwidth": (12.5e9,) * 2, "latency": (1e-6,) * 2},
     "v100fp32_100Gb": {"bandwidth": (12.5e9,) * 2, "latency": (1e-6,) * 2},
@@ -174,7 +179,9 @@ def test_one_device_communicates_nothing(workload):
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=str)
-@pytest.mark.parametrize("name", [n for n, lever in LEVERS.items() if lever.dimension in ("bandwidth", "flop_rate")])
+@pytest.mark.parametrize(
+    "name", [n for n, lever in LEVERS.items() if lever.dimension in ("bandwidth", "flop_rate")]
+)
 def test_faster_hardware_is_never_slower(workload, plan, name):
     machine = cluster(launch=1e-6, gpus_per_node=4)
     before = predicted(workload, machine, plan).step_time
@@ -192,7 +199,13 @@ def test_time_scales_with_all_rates_and_latencies(factor):
         slow = predicted(tables, cluster(launch=1e-6), plan).step_time
         fast = predicted(
             tables,
-            cluster(15.7e12 * factor, 900e9 * factor, (12.5e9 * factor,) * 2, (1e-6 / factor,) * 2, launch=1e-6 / factor),
+            cluster(
+                15.7e12 * factor,
+                900e9 * factor,
+                (12.5e9 * factor,) * 2,
+                (1e-6 / factor,) * 2,
+                launch=1e-6 / factor,
+            ),
             plan,
         ).step_time
     assert fast * factor == pytest.approx(float(slow), rel=1e-9)
@@ -255,7 +268,9 @@ def test_vmap_equals_a_loop(workload):
 def test_a_block_of_plans_equals_one_at_a_time(workload):
     """The same lines evaluate arrays of plans, in float32 to float32 accuracy."""
     machine = cluster(gpus_per_node=4, launch=1e-6, dtype=jnp.float32)
-    narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.float32) if leaf.dtype == jnp.float64 else leaf, workload)
+    narrow = jax.tree.map(
+        lambda leaf: leaf.astype(jnp.float32) if leaf.dtype == jnp.float64 else leaf, workload
+    )
     lowered = [plan.lower(NETWORK) for plan in PLANS]
     block = jax.tree.map(lambda *leaves: jnp.stack(leaves, -1), *lowered)
 
@@ -309,7 +324,9 @@ def test_ten_clusters_and_ten_plans_are_one_trace(workload):
 
     for i in range(1, 11):
         plan = PlanSpec(64 * i, 8, dp=i, tp=2, split=("model", "classifier")[i % 2], overlap=i % 3 > 0)
-        counted(workload, cluster(peak=1e12 * i, nodes=i, gpus_per_node=2 * i), plan.lower(NETWORK, np.float64))
+        counted(
+            workload, cluster(peak=1e12 * i, nodes=i, gpus_per_node=2 * i), plan.lower(NETWORK, np.float64)
+        )
     assert traces == 1
 
 

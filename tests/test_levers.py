@@ -31,7 +31,9 @@ def test_a_rate_keeps_the_ratio_of_protocols_and_precisions():
 
 
 def test_levers_work_under_vmap():
-    peaks = jax.vmap(lambda value: lever("peak_flops").set(MACHINE, value).device.peak_flops)(np.array([1e12, 2e12]))
+    peaks = jax.vmap(lambda value: lever("peak_flops").set(MACHINE, value).device.peak_flops)(
+        np.array([1e12, 2e12])
+    )
     np.testing.assert_allclose(peaks[:, 0], [1e12, 2e12], rtol=1e-6)
 
 

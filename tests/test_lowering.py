@@ -27,7 +27,9 @@ def test_counts_are_those_of_the_network(name):
     """Parameters, and multiply-adds of the forward kernels: both checked against publications elsewhere."""
     network = zoo.build(name)
     workload = lower(network)
-    assert np.asarray(workload.layers.parameters, np.float64).sum() == pytest.approx(network.parameters, rel=1e-6)
+    assert np.asarray(workload.layers.parameters, np.float64).sum() == pytest.approx(
+        network.parameters, rel=1e-6
+    )
     flops = 0.0
     for family in ("convolution_forward", "matmul"):
         if family in workload.kernels:
@@ -51,7 +53,11 @@ def test_every_layer_has_its_kernels_and_its_message(name):
     workload = lower(network)
     for family, rows in workload.kernels.items():
         assert rows.dimensions.shape[0] == len(KERNEL_DIMENSIONS[family])
-        assert np.isfinite(rows.dimensions).all() and (rows.dimensions >= 0).all() and (rows.dimensions[0] > 0).all()
+        assert (
+            np.isfinite(rows.dimensions).all()
+            and (rows.dimensions >= 0).all()
+            and (rows.dimensions[0] > 0).all()
+        )
     assert set(np.asarray(workload.kernels["optimizer"].layer)) == set(range(layers))
 
 

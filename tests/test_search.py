@@ -89,7 +89,12 @@ def test_top_k_equals_exhaustive_search(exhaustive, k):
 
 @pytest.mark.parametrize(
     "factors",
-    [("global_batch_size",), ("inter_node_bandwidth",), ("peak_flops", "gpus"), ("overlap", "tp", "memory_capacity")],
+    [
+        ("global_batch_size",),
+        ("inter_node_bandwidth",),
+        ("peak_flops", "gpus"),
+        ("overlap", "tp", "memory_capacity"),
+    ],
 )
 def test_best_per_value_equals_exhaustive_search(exhaustive, factors):
     def key(plan, point):
@@ -112,7 +117,9 @@ def test_best_per_value_equals_exhaustive_search(exhaustive, factors):
         assert score(candidate) == pytest.approx(expected[where], rel=1e-9)
 
 
-@pytest.mark.parametrize(("lanes", "tile", "chunk", "block"), [(2, 32, 1, 4), (64, 2**14, 2**12, 64), (1, 1, 2**25, 8)])
+@pytest.mark.parametrize(
+    ("lanes", "tile", "chunk", "block"), [(2, 32, 1, 4), (64, 2**14, 2**12, 64), (1, 1, 2**25, 8)]
+)
 def test_how_the_space_is_cut_changes_nothing(monkeypatch, lanes, tile, chunk, block):
     whole = evaluate(space(), [TopK(9), BestPer("gpus", "inter_node_bandwidth")])
     module = evaluate_function.__globals__
@@ -153,7 +160,11 @@ def test_progress_ends_with_everything():
 def test_a_space_beyond_32_bits_is_counted_exactly():
     points = list(np.geomspace(1e9, 1e12, 2000))
     huge = space(
-        hardware={"inter_node_bandwidth": points, "intra_node_bandwidth": points, "inter_node_latency": points}
+        hardware={
+            "inter_node_bandwidth": points,
+            "intra_node_bandwidth": points,
+            "inter_node_latency": points,
+        }
     )
     plans = space(hardware={}).size
     assert huge.size == plans * 2000**3 > 2**31

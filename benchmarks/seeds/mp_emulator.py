@@ -43,8 +43,8 @@ import pandas as pd
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from common import parser, report
-from jaxscale import hardware_db, zoo
-from jaxscale.engine import exchanged_bytes, tensor_seconds
+from jaxscale import collectives, hardware_db, zoo
+from jaxscale.engine import exchanged_bytes, tensor_envelopes
 from jaxscale.layers import Linear
 from jaxscale.lowering import lower
 from jaxscale.network import Network
@@ -83,15 +83,14 @@ def emulator_bytes(network: Network) -> tuple[np.ndarray, np.ndarray]:
 def seconds(gathered: np.ndarray, summed: np.ndarray, ranks: int, name: str) -> Table:
     """s per layer of both messages."""
     cluster = hardware_db.cluster("v100", gpus=ranks, network=name)
+    envelopes = tensor_envelopes(("all_gather", "all_reduce"), cluster, jnp.float32(ranks), ("ring",))
     each = {
         "fp_comm": ("all_gather", gathered),
         "cg_comm": ("all_reduce", summed),
     }
     return pd.DataFrame(
         {
-            column: np.asarray(
-                tensor_seconds(kind, jnp.asarray(sizes), cluster, jnp.float32(ranks), algorithms=("ring",))
-            )
+            column: np.asarray(collectives.time(envelopes[kind], jnp.asarray(sizes)))
             for column, (kind, sizes) in each.items()
         }
     )

@@ -44,9 +44,11 @@ class Counts(click.ParamType):
             return value
         option = f"--{param.name.replace('_', '-')}" if param and param.name else "the value"
         counts = counts_of(value, option, self.most)
-        if self.single and len(counts) > 1:
+        if not self.single:
+            return counts
+        if len(counts) != 1:
             raise InputError(f"{option} is {value!r}, but it takes one number")
-        return counts[0] if self.single else counts
+        return counts[0]
 
 
 class Named(click.ParamType):

@@ -10,7 +10,7 @@ NCCL_ALGO and NCCL_PROTO.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
 
@@ -28,6 +28,7 @@ __all__ = [
     "all_reduce",
     "all_to_all",
     "broadcast",
+    "envelopes",
     "group",
     "parameter_server",
     "reduce_scatter",
@@ -97,30 +98,48 @@ def _net(links: Links, group: Group, itemsize: Array | float) -> tuple[Net, Arra
     k, m = one(group.ranks_per_node), one(group.nodes)
     exists, latency, byte = jnp.asarray(True), [], []
     for level, used in ((INTRA, k > 1), (INTER, m > 1)):
-        share, rate, hop = each(links.bandwidth_share[level]), one(links.bandwidth[level]), each(links.latency[level])
+        share, rate, hop = (
+            each(links.bandwidth_share[level]),
+            one(links.bandwidth[level]),
+            each(links.latency[level]),
+        )
         absent = (rate <= 0) | (share <= 0) | (hop == jnp.inf)
         exists &= ~(used & absent)
         latency.append(jnp.where(hop == jnp.inf, 0.0, hop))
         byte.append(inverse(rate) * inverse(share))
     rates = (links.in_switch_bandwidth, links.copy_bandwidth, links.host_bandwidth, links.reduction_flops)
     switch, copy, host, summed = (inverse(one(rate)) for rate in rates)
-    return Net(k, m, *latency, *byte, switch, copy, host, summed / one(itemsize), each(links.call_overhead)), exists
+    return Net(
+        k, m, *latency, *byte, switch, copy, host, summed / one(itemsize), each(links.call_overhead)
+    ), exists
 
 
-def _envelope(kind: str, links: Links, group: Group, itemsize: Array | float, algorithms: Names) -> Envelope:
+def envelopes(
+    links: Links, group: Group, itemsize: Array | float, kinds: Mapping[str, Names]
+) -> dict[str, Envelope]:
+    """Envelopes of several kinds of collectives over one group; see `all_reduce` for the arguments.
+
+    Args:
+        kinds: per kind, the algorithms to choose from, or None for what GPU libraries use.
+    """
     net, exists = _net(links, group, itemsize)
-    needed = {"in_switch": links.in_switch_bandwidth > 0, "push_pull": links.host_bandwidth > 0}
     several = net.p > 1
     called = jnp.where(several, net.call_overhead, 0.0)
+    needed = {"in_switch": links.in_switch_bandwidth > 0, "push_pull": links.host_bandwidth > 0}
+    return {
+        kind: _envelope(kind, names, net, exists, needed, several, called) for kind, names in kinds.items()
+    }
+
+
+def _envelope(kind: str, names: Names, net: Net, exists, needed, several, called) -> Envelope:
     latencies, inverse_bandwidths = [], []
-    for name in _names(kind, algorithms):
+    for name in _names(kind, names):
         latency, inverse_bandwidth = COSTS[kind][name](net)
-        usable = exists & needed.get(name, True) | ~several
-        shape = jnp.broadcast_shapes(latency.shape, called.shape, usable.shape)
-        latency = jnp.broadcast_to(jnp.where(usable, latency + called, jnp.inf), shape)
-        inverse_bandwidth = jnp.broadcast_to(inverse_bandwidth, (shape[0], *inverse_bandwidth.shape[1:]))
-        latencies += list(latency)[_protocols(name)]
-        inverse_bandwidths += list(inverse_bandwidth)[_protocols(name)]
+        usable = exists & needed[name] | ~several if name in needed else exists
+        latency = jnp.where(usable, latency + called, jnp.inf)
+        for protocol in range(len(PROTOCOLS))[_protocols(name)]:
+            latencies.append(latency[protocol])
+            inverse_bandwidths.append(inverse_bandwidth[min(protocol, len(inverse_bandwidth) - 1)])
     return Envelope(tuple(latencies), tuple(inverse_bandwidths))
 
 
@@ -149,32 +168,32 @@ def all_reduce(links: Links, group: Group, itemsize: Array | float, algorithms: 
     >>> round(float(time(ring, 1e6)), 9)  # 2 * 3 us + 2 * 3/4 * 1 MB / 10 GB/s
     0.000156
     """
-    return _envelope("all_reduce", links, group, itemsize, algorithms)
+    return envelopes(links, group, itemsize, {"all_reduce": algorithms})["all_reduce"]
 
 
 def all_gather(links: Links, group: Group, itemsize: Array | float, algorithms: Names = None) -> Envelope:
     """Every rank ends with the pieces of all ranks; the message is the gathered whole. See `all_reduce`."""
-    return _envelope("all_gather", links, group, itemsize, algorithms)
+    return envelopes(links, group, itemsize, {"all_gather": algorithms})["all_gather"]
 
 
 def reduce_scatter(links: Links, group: Group, itemsize: Array | float, algorithms: Names = None) -> Envelope:
     """Every rank ends with its piece of the sum; the message is one rank's input. See `all_reduce`."""
-    return _envelope("reduce_scatter", links, group, itemsize, algorithms)
+    return envelopes(links, group, itemsize, {"reduce_scatter": algorithms})["reduce_scatter"]
 
 
 def broadcast(links: Links, group: Group, itemsize: Array | float, algorithms: Names = None) -> Envelope:
     """One rank's buffer reaches all; the message is that buffer. See `all_reduce`."""
-    return _envelope("broadcast", links, group, itemsize, algorithms)
+    return envelopes(links, group, itemsize, {"broadcast": algorithms})["broadcast"]
 
 
 def all_to_all(links: Links, group: Group, itemsize: Array | float, algorithms: Names = None) -> Envelope:
     """Every rank sends each other rank a piece; the message is one rank's buffer. See `all_reduce`."""
-    return _envelope("all_to_all", links, group, itemsize, algorithms)
+    return envelopes(links, group, itemsize, {"all_to_all": algorithms})["all_to_all"]
 
 
 def send_recv(links: Links, group: Group, itemsize: Array | float, algorithms: Names = None) -> Envelope:
     """Every rank sends its buffer to a neighbour, the message is that buffer. See `all_reduce`."""
-    return _envelope("send_recv", links, group, itemsize, algorithms)
+    return envelopes(links, group, itemsize, {"send_recv": algorithms})["send_recv"]
 
 
 def parameter_server(links: Links, group: Group, itemsize: Array | float) -> Envelope:
@@ -182,4 +201,4 @@ def parameter_server(links: Links, group: Group, itemsize: Array | float) -> Env
 
     The message is one buffer of gradients. See `all_reduce`; there is one algorithm.
     """
-    return _envelope("parameter_server", links, group, itemsize, None)
+    return envelopes(links, group, itemsize, {"parameter_server": None})["parameter_server"]

@@ -56,7 +56,9 @@ def restrict(envelope: Envelope, mask: Array) -> Envelope:
     excluded = [row == 0 for row in mask]
     return Envelope(
         tuple(jnp.where(out, jnp.inf, row) for out, row in zip(excluded, envelope.latency, strict=True)),
-        tuple(jnp.where(out, 0.0, row) for out, row in zip(excluded, envelope.inverse_bandwidth, strict=True)),
+        tuple(
+            jnp.where(out, 0.0, row) for out, row in zip(excluded, envelope.inverse_bandwidth, strict=True)
+        ),
     )
 
 
