@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jaxscale import zoo
+    from jaxscale.engine import compose, predict, price
     from jaxscale.hardware_db import cluster, device
     from jaxscale.kernels import Roofline
     from jaxscale.lowering import lower
     from jaxscale.nouns import Cluster, Device, Links, Plan, Prediction, Workload
     from jaxscale.onnx_import import read_onnx
-    from jaxscale.engine import compose, predict, price
     from jaxscale.search import Space, evaluate
 
 __version__ = "0.1.0"

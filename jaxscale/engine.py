@@ -18,7 +18,6 @@ from jaxscale.kernels import KernelModel, Roofline
 from jaxscale.memory import memory
 from jaxscale.nouns import (
     PHASES,
-    REASONS,
     Array,
     Cluster,
     Device,
@@ -65,7 +64,7 @@ def price(workload: Workload, device: Device, shard: Shard, kernel_model: Kernel
         input_gradients=input_gradients,
         gradient_bytes=workload.gradient_bytes,
         precedes=dict.fromkeys(input_gradients, finished[:, workload.edges.consumer]),
-        memory=memory(workload, batch, held, sum(gradients.values())),
+        memory=memory(workload, batch, held, gradients["replicas"] + gradients["all_ranks"]),
         ideal=workload.flops / device.peak_flops[workload.precision],
     )
 
@@ -198,21 +197,19 @@ def compose(
         gradient_exchange=jnp.maximum(net - backward, 0.0),
         update=table.update,
     )
-    step_time = sum(time)
+    step_time = sum(time, jnp.zeros(()))
     held = table.memory._replace(buffers=jnp.where(plan.dp * plan.tp > 1, table.memory.buffers, 0.0))
-    peak_memory = sum(held)
-    broken = (
-        peak_memory > cluster.device.memory_capacity,
-        plan.dp * plan.tp > cluster.nodes * cluster.gpus_per_node,
-    )
-    reasons = sum(jnp.int32(2**bit) * limit for bit, limit in zip(range(len(REASONS)), broken, strict=True))
+    peak_memory = sum(held, jnp.zeros(()))
+    too_big = peak_memory > cluster.device.memory_capacity
+    too_many = plan.dp * plan.tp > cluster.nodes * cluster.gpus_per_node
+    reasons = jnp.int32(1) * too_big + jnp.int32(2) * too_many
     return Prediction(
         step_time=step_time,
         time=time,
         gradient_link_time=messages.sum(0),
         peak_memory=peak_memory,
         memory=held,
-        feasible=reasons == 0,
+        feasible=~(too_big | too_many),
         reasons=reasons,
         mfu=table.ideal * plan.global_batch_size / (step_time * plan.dp * plan.tp),
     )
@@ -241,6 +238,17 @@ def predict(
     exchanged = exchange(table, cluster, plan.tp, algorithms)
     envelopes = gradient_envelopes(table, cluster, plan, algorithms)
     return compose(table, exchanged, envelopes, cluster, plan)
+
+
+def usable(algorithms: tuple[str, ...], cluster: Cluster) -> tuple[str, ...]:
+    """Without in-switch sums where no switch sums, since those would never be the fastest.
+
+    >>> from jaxscale import hardware_db
+    >>> usable(GRADIENT_ALGORITHMS, hardware_db.cluster("dgx-1-v100"))
+    ('ring', 'tree')
+    """
+    absent = float(cluster.links.in_switch_bandwidth) == 0
+    return tuple(name for name in algorithms if not (absent and name == "in_switch")) or algorithms
 
 
 def reduction_seconds(envelopes: dict[str, Envelope], sizes: dict[str, Array]) -> Array:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale.engine import GRADIENT_ALGORITHMS, predict
+from jaxscale.engine import GRADIENT_ALGORITHMS, predict, usable
 from jaxscale.errors import InputError
 from jaxscale.kernels import KernelModel
 from jaxscale.levers import LEVERS
@@ -75,7 +75,7 @@ def explain(
             _widened(cluster),
             plan.lower(network, np.float64),
             kernel_model,
-            algorithms or GRADIENT_ALGORITHMS,
+            usable(algorithms or GRADIENT_ALGORITHMS, cluster),
         )
         prediction, gradient = jax.tree.map(np.asarray, (prediction, gradient))
     return Explanation(prediction, {name: float(gradient[name]) for name in TIME_LEVERS})
@@ -128,7 +128,7 @@ def least_memory(space: Space) -> Miss:
     distinct = [column["micro_batch_size"], column["tp"], column["split"], column["dp"] * column["tp"] == 1]
     _, first = np.unique(np.stack(distinct, 1), axis=0, return_index=True)
     flags = np.array(space.split_flags, np.float32)
-    sizes = {name: (column[name][first].astype(np.float32)) for name in Plan._fields[:4]}
+    sizes = {name: jnp.asarray(column[name][first].astype(np.float32)) for name in Plan._fields[:4]}
     plan = Plan(**sizes, split=jnp.asarray(flags[column["split"][first]].T), overlap=jnp.ones(len(first)))
     terms = _memory(space.workload, space.cluster, plan)._asdict()
     terms = {name: np.broadcast_to(np.asarray(term), first.shape) for name, term in terms.items()}

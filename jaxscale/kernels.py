@@ -2,8 +2,8 @@
 
 The roofline (Williams, Waterman, Patterson 2009): a kernel takes at least FLOPs / peak and at least
 bytes / bandwidth, and the larger of the two. What a kernel computes and moves is stated once per family
-in a table of counts; two such tables exist, `DIRECT` (each operand crosses the memory bus once) and
-`IM2COL` (convolutions as the matrix products of their unrolled input, the convention of Barrachina et al. 2021).
+in a table of counts; two such tables exist, `DIRECT` (each operand crosses the memory bus once) and `IM2COL`
+(convolutions as the matrix products of their unrolled input, the convention of Barrachina et al. 2021).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _pooling(dimensions: Array, itemsize: Array) -> tuple[Array, Array]:
 
 
 def _pooling_window(dimensions: Array, itemsize: Array) -> tuple[Array, Array]:
-    """Every window is read: kh kw b ho wo c elements, forward and once more backward (no reuse in a cache)."""
+    """Every window is read: kh kw b ho wo c elements, forward and once more backward (no cache)."""
     batch, channels, _, out_size, window, _ = dimensions
     elements = batch * channels * out_size * window
     return elements, itemsize * elements

@@ -5,10 +5,8 @@ A lever scales its rate by a factor, so sweeps, elasticities and hardware search
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import jax.numpy as jnp
 
 from jaxscale.errors import choose
 from jaxscale.nouns import LEVELS, PROTOCOLS, Array, Cluster
@@ -88,3 +86,10 @@ def lever(name: str) -> Lever:
     'bandwidth'
     """
     return LEVERS[choose("hardware quantity", name.replace("-", "_"), LEVERS)]
+
+
+def at_levers(cluster: Cluster, values: Array, names: Sequence[str]) -> Cluster:
+    """The cluster with every lever of `names` at its value of `values` [lever]."""
+    for i, name in enumerate(names):
+        cluster = lever(name).set(cluster, values[i])
+    return cluster

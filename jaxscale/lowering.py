@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import jax
 import numpy as np
@@ -112,12 +113,12 @@ def lower(
         ),
         edges=_edges(network, owner),
         buckets=_buckets(parameters, messages),
-        activation_bytes=np.float32(formats.activation),
-        gradient_bytes=np.float32(formats.gradient),
-        weight_bytes=np.float32(formats.weights),
-        moment_bytes=np.float32(4 * moments),
-        flops=np.float32(6.0 * network.multiply_adds),
-        precision=np.int32(PRECISIONS.index(formats.matrix)),
+        activation_bytes=_number(formats.activation),
+        gradient_bytes=_number(formats.gradient),
+        weight_bytes=_number(formats.weights),
+        moment_bytes=_number(4 * moments),
+        flops=_number(6.0 * network.multiply_adds),
+        precision=_indices(PRECISIONS.index(formats.matrix)),
     )
     # Made in numpy and moved at once: small eager JAX operations would each be a compilation.
     return jax.device_put(tables)
@@ -156,7 +157,7 @@ def _update(parameters: int, moments: int, formats: Precision) -> Kernel:
 def _rows(
     family: str, rows: list[tuple[Kernel, int]], filters: list[int], itemsize: int, precision: int
 ) -> KernelRows:
-    def marks(positions: Iterable[tuple[int, ...]]) -> np.ndarray:
+    def marks(positions: Iterable[tuple[int, ...]]) -> Any:
         width = len(KERNEL_DIMENSIONS[family])
         return _floats([[float(d in marked) for d in range(width)] for marked in positions]).T
 
@@ -166,10 +167,10 @@ def _rows(
         per_sample=marks(kernel.per_sample for kernel, _ in rows),
         per_filter=marks(kernel.per_filter for kernel, _ in rows),
         filters=_floats(np.array(filters, float)[layer]),
-        itemsize=np.full(len(rows), itemsize, np.float32),
-        precision=np.full(len(rows), precision, np.int32),
-        phase=np.array([PHASES.index(kernel.phase) for kernel, _ in rows], np.int32),
-        layer=layer,
+        itemsize=_floats([itemsize] * len(rows)),
+        precision=_indices([precision] * len(rows)),
+        phase=_indices([PHASES.index(kernel.phase) for kernel, _ in rows]),
+        layer=_indices(layer),
     )
 
 
@@ -184,8 +185,8 @@ def _edges(network: Network, owner: list[int]) -> Edges:
     edges = sorted(found.items(), key=lambda edge: (-edge[0][1], edge[0][0]))
     return Edges(
         elements=_floats(size for _, (size, _) in edges),
-        producer=np.array([owner[source] for (source, _), _ in edges], np.int32),
-        consumer=np.array([consumer for (_, consumer), _ in edges], np.int32),
+        producer=_indices([owner[source] for (source, _), _ in edges]),
+        consumer=_indices([consumer for (_, consumer), _ in edges]),
         weighted=_floats(float(weighted) for _, (_, weighted) in edges),
     )
 
@@ -221,7 +222,7 @@ def _workspace(network: Network, owner: list[int], layers: int) -> list[int]:
     return largest
 
 
-def _buckets(parameters: list[int], messages: int | None) -> np.ndarray:
+def _buckets(parameters: list[int], messages: int | None) -> Any:
     """[message, layer] Cut the gradients, in backward order, into messages of about equal size."""
     layers = len(parameters)
     if messages is None:
@@ -234,5 +235,13 @@ def _buckets(parameters: list[int], messages: int | None) -> np.ndarray:
     return member
 
 
-def _floats(values: Iterable[object]) -> np.ndarray:
+def _floats(values: Iterable[object]) -> Any:
     return np.array(list(values), np.float64).astype(np.float32)
+
+
+def _number(value: float) -> Any:
+    return np.asarray(value, np.float32)
+
+
+def _indices(values: Any) -> Any:
+    return np.asarray(values, np.int32)

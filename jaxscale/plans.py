@@ -14,7 +14,7 @@ from jaxscale.network import Network
 from jaxscale.nouns import Plan
 
 Split = tuple[bool, ...]
-"""Per layer with weights: True where the ranks of a group share its filters, False where they share samples."""
+"""Per layer with weights: True where the ranks of a group share its filters, False where samples."""
 
 
 def _classifier(network: Network) -> Split:
@@ -73,12 +73,12 @@ class PlanSpec:
             )
         if isinstance(self.split, str):
             choose("split", self.split, SPLITS)
-        if self.tp > 1 and self.split != "model" and not (isinstance(self.split, tuple) and all(self.split)):
-            if self.micro_batch_size % self.tp:
-                raise InputError(
-                    f"tp = {self.tp} does not divide the micro-batch {self.micro_batch_size}, whose samples it"
-                    " shares in some layers"
-                )
+        shares_samples = self.split != "model" and not (isinstance(self.split, tuple) and all(self.split))
+        if shares_samples and self.micro_batch_size % self.tp:
+            raise InputError(
+                f"tp = {self.tp} does not divide the micro-batch {self.micro_batch_size},"
+                " whose samples it shares in some layers"
+            )
 
     @property
     def micro_batches(self) -> int:
@@ -95,7 +95,8 @@ class PlanSpec:
             return SPLITS[self.split](network)
         if len(self.split) != len(network.weighted):
             raise InputError(
-                f"the plan splits {len(self.split)} layers, but {network.name} has {len(network.weighted)} with weights"
+                f"the plan splits {len(self.split)} layers, but {network.name} has"
+                f" {len(network.weighted)} with weights"
             )
         return self.split
 

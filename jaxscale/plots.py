@@ -81,7 +81,9 @@ def draw_plans(path: str | os.PathLike[str], candidates: Sequence[Candidate], ti
 
 def _bar_name(candidate: Candidate) -> str:
     _, dp, tp, split, micro_batch, _, overlap = plan_cells(candidate.plan)
-    return f"dp {dp}, tp {tp} {split}, micro-batch {micro_batch}" + ("" if overlap == "yes" else ", blocking")
+    blocking = "" if overlap == "yes" else ", blocking"
+    batch = candidate.plan.global_batch_size
+    return f"batch {batch}, dp {dp}, tp {tp} {split}, micro-batch {micro_batch}{blocking}"
 
 
 def _save(figure: Figure, path: str | os.PathLike[str]) -> Path:

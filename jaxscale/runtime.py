@@ -40,7 +40,7 @@ QUICK_COMPILE = (
     {"xla_backend_optimization_level": 0},
     {},
 )
-"""Compiler options by preference: the first compiles in a third of the usual time. XLA's options come and go."""
+"""Compiler options by preference: the first compiles in a third of the time. XLA's options come and go."""
 
 
 def quick_jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:

@@ -1,14 +1,14 @@
 """What a search keeps of the candidates it streams through.
 
-A reduction sees, chunk by chunk, the best score of every block, and remembers which blocks matter; the winners
-inside those blocks are worked out once at the end. Its state is small, mergeable and independent of the
-order of chunks.
+A reduction sees, chunk by chunk, the best score of every block, and remembers which blocks matter; the
+winners inside those blocks are worked out once at the end. Its state is small, mergeable and independent of
+the order of chunks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -52,26 +52,28 @@ class Context(Protocol):
 
     def keys(self, factor: str) -> Keys: ...
 
-    def candidates(self, places: Sequence[Place], per_block: int) -> list[list]: ...
+    def candidates(self, places: Sequence[Place], per_block: int) -> list[list[Any]]: ...
 
 
 class Reduction(Protocol):
     """Something to keep of a search."""
 
-    apart: Sequence[str]
-    """Columns of `Space.rows` that no block may mix."""
+    @property
+    def apart(self) -> Sequence[str]:
+        """Columns of `Space.rows` that no block may mix."""
+        ...
 
     def update(self, chunk: Chunk, context: Context) -> None: ...
 
-    def merge(self, other) -> None: ...
+    def merge(self, other: Any) -> None: ...
 
-    def result(self, context: Context): ...
+    def result(self, context: Context) -> Any: ...
 
 
 class TopK:
     """The `k` best candidates, best first; equal scores in the order of the space."""
 
-    apart: Sequence[str] = ()
+    apart = ()
 
     def __init__(self, k: int = 10) -> None:
         self.k = k
@@ -81,7 +83,7 @@ class TopK:
     def update(self, chunk: Chunk, context: Context) -> None:
         worst = self._scores[-1] if len(self._scores) == self.k else np.float32(np.inf)
         inside = np.nonzero((chunk.scores <= worst) & np.isfinite(chunk.scores))
-        places = np.column_stack(inside) + [chunk.device_point, chunk.link_point, 0, 0]
+        places = np.column_stack(inside) + np.array(Place(chunk.device_point, chunk.link_point, 0, 0))
         self._keep(chunk.scores[inside], places)
 
     def merge(self, other: TopK) -> None:
@@ -90,9 +92,8 @@ class TopK:
     def result(self, context: Context) -> list:
         """list of Candidate."""
         blocks = context.candidates([Place(*map(int, place)) for place in self._places], self.k)
-        found = [(score, place, candidate) for block in blocks for score, place, candidate in block]
-        found.sort(key=lambda entry: entry[:2])
-        return [candidate for _, _, candidate in found[: self.k]]
+        found = sorted((entry for block in blocks for entry in block), key=lambda entry: entry[:2])
+        return [entry.candidate for entry in found[: self.k]]
 
     def _keep(self, scores: np.ndarray, places: np.ndarray) -> None:
         scores = np.concatenate([self._scores, scores])
@@ -139,9 +140,7 @@ class BestPer:
         """list of (values of the factors, Candidate), in rising order of the values."""
         keys = sorted(self._best)
         blocks = context.candidates([self._best[key][1] for key in keys], 1)
-        return [
-            (key, min(block, key=lambda entry: entry[:2])[2]) for key, block in zip(keys, blocks, strict=True)
-        ]
+        return [(key, block[0].candidate) for key, block in zip(keys, blocks, strict=True)]
 
     def _offer(self, key: tuple, score: float, place: Place) -> None:
         self._best[key] = min((score, place), self._best.get(key, (score, place)))

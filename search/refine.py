@@ -13,8 +13,8 @@ from jaxscale.kernels import KernelModel
 from jaxscale.network import Network
 from jaxscale.plans import PlanSpec
 from jaxscale.search.assignment import TOGETHER, WIDEST, Solver
-from jaxscale.search.evaluate import Candidate
 from jaxscale.search.space import COLUMNS, Space
+from jaxscale.search.winners import Candidate
 
 
 @dataclass(frozen=True)

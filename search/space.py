@@ -80,8 +80,9 @@ class Space:
             values = getattr(self, name)
             if values is not None and len(values) == 0:
                 raise InputError(f"the space has no value for {name}")
-            if name not in ("splits", "overlap") and any(int(v) != v or v < 1 for v in values or ()):
-                raise InputError(f"{name} holds {min(values)}, but sizes are positive integers")
+            wrong = [v for v in values or () if name not in ("splits", "overlap") and (int(v) != v or v < 1)]
+            if wrong:
+                raise InputError(f"{name} holds {wrong[0]}, but sizes are positive integers")
         for name, values in self.hardware.items():
             lever(name)
             if len(values) == 0:
@@ -102,12 +103,10 @@ class Space:
     @cached_property
     def rows(self) -> np.ndarray:
         """[row, column] int64, every valid combination of the ragged factors, without duplicates."""
-        cluster_gpus = int(self.cluster.nodes * self.cluster.gpus_per_node)
+        counts = self.gpus or (int(self.cluster.nodes * self.cluster.gpus_per_node),)
         rows = [
             (batch, gpus, gpus // tp, tp, micro, split)
-            for batch, gpus in product(
-                sorted(set(self.global_batch_sizes)), sorted(set(self.gpus or (cluster_gpus,)))
-            )
+            for batch, gpus in product(sorted(set(self.global_batch_sizes)), sorted(set(counts)))
             for tp in _chosen(self.tp, gpus)
             for micro in (
                 _chosen(self.micro_batch_sizes, batch // (gpus // tp)) if batch % (gpus // tp) == 0 else ()
@@ -116,8 +115,8 @@ class Space:
         ]
         if not rows:
             raise InputError(
-                f"no plan divides: batch {_shown(self.global_batch_sizes)} on {_shown(self.gpus or (cluster_gpus,))} devices"
-                " leaves no whole micro-batch for any replica; choose a batch that is a multiple of the device count"
+                f"no plan divides: batch {_shown(self.global_batch_sizes)} on {_shown(counts)} devices"
+                " leaves no whole micro-batch for any replica; choose a multiple of the device count"
             )
         return np.array(rows, np.int64)
 
@@ -132,7 +131,7 @@ class Space:
 
     @cached_property
     def points(self) -> tuple[np.ndarray, np.ndarray]:
-        """Hardware points, as values of the levers that reprice kernels [D, lever] and of the others [C, lever]."""
+        """Hardware points: values of the levers that reprice kernels [D, lever], of the others [C, lever]."""
         repriced, composed = (
             np.array(list(product(*(self.hardware[name] for name in names))), np.float64)
             for names in self.lever_names
@@ -145,11 +144,23 @@ class Space:
         repriced = [name for name in self.hardware if lever(name).repriced]
         return repriced, [name for name in self.hardware if name not in repriced]
 
+    def hardware_at(self, device_point: int, link_point: int) -> dict[str, float]:
+        """The levers' values at a hardware point."""
+        values = {}
+        for names, points, i in zip(self.lever_names, self.points, (device_point, link_point), strict=True):
+            values |= dict(zip(names, map(float, points[i]), strict=True))
+        return values
+
+    @property
+    def overlaps(self) -> list[bool]:
+        """The distinct values of `overlap`, in rising order."""
+        return sorted(set(self.overlap))
+
     @property
     def size(self) -> int:
         """Valid, distinct candidates, as an exact integer."""
         alone = int((self.rows[:, COLUMNS.index("gpus")] == 1).sum())
-        flags = len(set(self.overlap))
+        flags = len(self.overlaps)
         plans = (len(self.rows) - alone) * flags + alone
         return plans * len(self.points[0]) * len(self.points[1])
 

@@ -98,7 +98,7 @@ def test_model_parallel_steps_of_castello_2019(name, zoo_name):
 
 
 def test_weak_scaling_efficiencies_of_the_seed():
-    """SEEDS.md: at 8 ranks, ring, 100 Gb/s; AlexNet scales worst, overlap hides VGG-16's traffic at FP32 only."""
+    """8 ranks, ring, 100 Gb/s: AlexNet scales worst, overlap hides all of VGG-16's traffic at FP32 only."""
     expected = {
         ("alexnet", 15.7e12): (0.448, 0.635),
         ("vgg16", 15.7e12): (0.832, 1.00),
@@ -119,7 +119,7 @@ def test_weak_scaling_efficiencies_of_the_seed():
 
 
 def test_a_linear_layer_by_hand():
-    """1000 to 500 features, 100 samples, FP32: 2 x 100 x 1000 x 500 = 1e8 FLOPs forward, as much for the weights."""
+    """1000 to 500 features, 100 samples: 2 x 100 x 1000 x 500 = 1e8 FLOPs forward, as many backward."""
     b = NetworkBuilder("one", (1000,))
     b.linear(b.input, 500, bias=False)
     network = b.build()

@@ -68,7 +68,7 @@ def test_buckets_are_about_equal():
 
 
 def test_a_residual_block_by_hand():
-    """Layers: two convolutions and a linear one; the sum and what follows belong to the second convolution."""
+    """Layers: two convolutions and a linear one; the sum and what follows belong to the second."""
     workload = lower(residual_block())
     assert workload.layers.parameters.tolist() == [8 * 9 * 16 + 32, 16 * 9 * 16 + 32, 16 * 5 + 5]
     assert workload.layers.filters.tolist() == [16, 16, 5]
@@ -78,7 +78,7 @@ def test_a_residual_block_by_hand():
         (int(p), int(c), float(n), bool(w))
         for p, c, n, w in zip(edges.producer, edges.consumer, edges.elements, edges.weighted, strict=True)
     }
-    # The first activation feeds the second convolution (once, though its sum reads it too), the last the linear layer.
+    # The first activation crosses to the second layer once, though its convolution and its sum read it.
     assert found == {(0, 1, 1600.0, True), (1, 2, 16.0, True)}
     # Kept: the input, both convolutions' results (for the batch norms), both activations; pooled features.
     assert workload.layers.saved.tolist() == [800 + 1600 + 1600, 1600 + 1600 + 16, 0]

@@ -56,7 +56,8 @@ def test_rules(sizes, message):
 )
 def test_text_form_reads_back(micro, count, dp, tp, overlap):
     plan = PlanSpec(micro * count * dp, micro, dp, tp, "model" if tp > 1 else "data", overlap)
-    text = f"batch={plan.global_batch_size},micro-batch={micro},dp={dp},tp={tp},overlap={'yes' if overlap else 'no'}"
+    sizes = f"batch={plan.global_batch_size},micro-batch={micro},dp={dp},tp={tp}"
+    text = f"{sizes},overlap={'yes' if overlap else 'no'}"
     assert parse_plan(text) == plan
     assert plan.micro_batches == count
 

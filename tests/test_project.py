@@ -27,7 +27,8 @@ FLOORS = (
     ("search",),
     ("hybrid", "calibrate", "codesign", "validate"),
     ("explain",),
-    ("report", "plots"),
+    ("report",),
+    ("plots",),
     ("cli __main__",),
 )
 """From the ground up. A module imports from the floors below and from its own group (names in one string)."""

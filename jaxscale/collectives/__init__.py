@@ -32,6 +32,7 @@ __all__ = [
     "group",
     "parameter_server",
     "reduce_scatter",
+    "restrict",
     "rows",
     "send_recv",
     "time",
@@ -96,7 +97,7 @@ def _net(links: Links, group: Group, itemsize: Array | float) -> tuple[Net, Arra
         return leaf.reshape((1,) * (rank + 1 - leaf.ndim) + leaf.shape)
 
     k, m = one(group.ranks_per_node), one(group.nodes)
-    exists, latency, byte = jnp.asarray(True), [], []
+    exists, latency, byte = jnp.asarray(True), {}, {}
     for level, used in ((INTRA, k > 1), (INTER, m > 1)):
         share, rate, hop = (
             each(links.bandwidth_share[level]),
@@ -105,13 +106,22 @@ def _net(links: Links, group: Group, itemsize: Array | float) -> tuple[Net, Arra
         )
         absent = (rate <= 0) | (share <= 0) | (hop == jnp.inf)
         exists &= ~(used & absent)
-        latency.append(jnp.where(hop == jnp.inf, 0.0, hop))
-        byte.append(inverse(rate) * inverse(share))
-    rates = (links.in_switch_bandwidth, links.copy_bandwidth, links.host_bandwidth, links.reduction_flops)
-    switch, copy, host, summed = (inverse(one(rate)) for rate in rates)
-    return Net(
-        k, m, *latency, *byte, switch, copy, host, summed / one(itemsize), each(links.call_overhead)
-    ), exists
+        latency[level] = jnp.where(hop == jnp.inf, 0.0, hop)
+        byte[level] = inverse(rate) * inverse(share)
+    net = Net(
+        k=k,
+        m=m,
+        latency_intra=latency[INTRA],
+        latency_inter=latency[INTER],
+        byte_intra=byte[INTRA],
+        byte_inter=byte[INTER],
+        byte_switch=inverse(one(links.in_switch_bandwidth)),
+        byte_copy=inverse(one(links.copy_bandwidth)),
+        byte_host=inverse(one(links.host_bandwidth)),
+        byte_sum=inverse(one(links.reduction_flops)) / one(itemsize),
+        call_overhead=each(links.call_overhead),
+    )
+    return net, exists
 
 
 def envelopes(

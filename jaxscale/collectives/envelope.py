@@ -23,7 +23,7 @@ class Envelope(NamedTuple):
     """Affine times of the rows of one collective; the collective takes their minimum."""
 
     latency: tuple[Array, ...]
-    """Per row, [...] s, infinite where it cannot be used. A tuple, since stacked rows would be written to memory."""
+    """Per row, [...] s, infinite where it cannot be used; a tuple, as a stack would not be fused."""
     inverse_bandwidth: tuple[Array, ...]
     """Per row, [...] s/B."""
 

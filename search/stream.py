@@ -1,0 +1,290 @@
+"""The compiled part of a search: score every block of a space at every hardware point.
+
+Link points are the innermost axis where there are several: what depends on the plan alone is then evaluated
+once for all of them, and the innermost loop is long. What rows have in common, their shard and their
+group, is priced once and brought to the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
+from math import ceil, prod
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxscale.collectives import Envelope
+from jaxscale.engine import compose, exchange, gradient_envelopes, price, usable
+from jaxscale.kernels import KernelModel
+from jaxscale.levers import at_levers, lever
+from jaxscale.nouns import Array, Cluster, Exchange, Plan, Prediction, Shard, Table
+from jaxscale.search.reductions import Chunk, Keys, Place, Reduction
+from jaxscale.search.space import COLUMNS, Space
+from jaxscale.search.winners import WINNERS, Found, Winners
+
+LANES = 64
+"""Link points side by side."""
+
+TILE = 2**14
+"""Candidates composed at a time: their arrays fit the cache of one core."""
+
+CHUNK = 2**25
+"""Candidates per call of the compiled evaluation, about half a second on two cores."""
+
+DEVICE_POINTS = 64
+"""Priced tables held at a time."""
+
+Score = Callable[[Prediction, Plan], Array]
+"""[...] per candidate, smaller is better, infinite where it does not count."""
+
+
+class Tiles(NamedTuple):
+    """Rows for evaluation, cut into T tiles of R."""
+
+    shard: Array
+    """[T, R] index into the distinct shards."""
+    group: Array
+    """[T, R] index into the distinct (dp, tp)."""
+    plan: Plan
+    """[T, R, 1]"""
+    counts: Array
+    """[T, overlap, R, 1] whether a row is a candidate, and one that no other equals."""
+
+
+class Search:
+    """One space, arranged and compiled; what reductions know as their context."""
+
+    def __init__(
+        self,
+        space: Space,
+        reductions: Sequence[Reduction],
+        score: Score,
+        kernel_model: KernelModel,
+        algorithms: tuple[str, ...],
+    ) -> None:
+        self.space = space
+        self.score = score
+        self.kernel_model = kernel_model
+        self.algorithms = usable(algorithms, space.cluster)
+        self.blocks = space.blocks(tuple(dict.fromkeys(c for r in reductions for c in r.apart)))
+        self.winners = Winners(space, self.blocks, score, kernel_model, self.algorithms)
+        devices, links = map(len, space.points)
+        self.shape = devices, links, len(space.overlaps), len(self.blocks.rows)
+        self.lanes = min(LANES, links)
+        per_lane = self.blocks.rows.size * len(space.overlaps)
+        self.link_groups = max(1, min(ceil(links / self.lanes), CHUNK // (per_lane * self.lanes)))
+        at_a_time = max(1, CHUNK // (per_lane * self.lanes * self.link_groups))
+        self.device_points = min(devices, at_a_time, DEVICE_POINTS)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether all blocks fit the program that works out winners, so that no other need be compiled."""
+        return prod(self.shape) <= WINNERS
+
+    def compile(self) -> None:
+        """Compile ahead of the first chunk, so that its time can be told apart."""
+        if self.is_small:
+            self.winners.work_out([Place(0, 0, 0, 0)])
+        else:
+            _ = self.compiled
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Evaluate all hardware points, a chunk at a time."""
+        if self.is_small:
+            places = [Place(*map(int, index)) for index in np.ndindex(*self.shape)]
+            best = [worked.counted().min() for worked in self.winners.work_out(places)]
+            yield Chunk(np.reshape(best, self.shape).astype(np.float32), 0, 0, self.space.size)
+            return
+        devices, links = self.shape[:2]
+        plans = self.space.size // (devices * links)
+        for first_device in range(0, devices, self.device_points):
+            tables = self.price(self._clusters(0, first_device, self.device_points))
+            for first_link in range(0, links, self.link_groups * self.lanes):
+                clusters = self._lane_clusters(first_link)
+                scores = np.asarray(self.compiled(tables, clusters, self.tiles, self.shard.tp, self.groups))
+                scores = np.moveaxis(scores, -1, 2).reshape(len(scores), -1, *self.shape[2:])
+                kept = scores[: devices - first_device, : links - first_link]
+                yield Chunk(kept, first_device, first_link, plans * kept.shape[0] * kept.shape[1])
+
+    def keys(self, factor: str) -> Keys:
+        """The values of a factor along its axis of the scores."""
+        if factor == "overlap":
+            return Keys(2, np.array(self.space.overlaps))
+        if factor in COLUMNS:
+            return Keys(3, self.space.rows[self.blocks.rows[:, 0], COLUMNS.index(factor)])
+        axis = 0 if lever(factor).repriced else 1
+        names, points = self.space.lever_names[axis], self.space.points[axis]
+        if factor in names:
+            return Keys(axis, points[:, names.index(factor)])
+        return Keys(axis, np.full(len(points), float(lever(factor).get(self.space.cluster))))
+
+    def candidates(self, places: Sequence[Place], per_block: int) -> list[list[Found]]:
+        """The best `per_block` candidates of every block at `places`, by score and place."""
+        return [worked.ranked(per_block) for worked in self.winners.work_out(places)]
+
+    @cached_property
+    def shard(self) -> Shard:
+        """The distinct shards, [S, 1] and [layer, S, 1]."""
+        shards, _ = self.space.shards
+        micro_batch, tp, split = shards[..., None].swapaxes(0, 1)
+        flags = np.array(self.space.split_flags, bool)[split[:, 0]].T[..., None]
+        return Shard(*map(_floats, (micro_batch, tp, flags)))
+
+    @cached_property
+    def groups(self) -> Plan:
+        """The distinct (dp, tp), [P, 1]."""
+        groups, _ = self.space.groups
+        dp, tp = map(_floats, groups.T[..., None])
+        nothing = _floats(0.0)
+        return Plan(nothing, nothing, dp, tp, nothing, nothing)
+
+    @cached_property
+    def tiles(self) -> Tiles:
+        """The rows cut into T tiles of b blocks of W rows."""
+        blocks, width = self.blocks.rows.shape
+        per_tile = min(max(1, TILE // (width * self.lanes)), blocks)
+        missing = -blocks % per_tile
+        rows = np.pad(self.blocks.rows, ((0, missing), (0, 0))).reshape(-1, per_tile * width)
+        counts = np.stack([self.winners.counts(overlap) for overlap in self.space.overlaps])
+        counts = np.pad(counts, ((0, 0), (0, missing), (0, 0))).reshape(len(counts), *rows.shape, 1)
+
+        def column(name: str) -> Any:
+            return _floats(self.space.rows[rows, COLUMNS.index(name), None])
+
+        nothing = _floats(np.zeros((len(rows), 0)))
+        return Tiles(
+            _indices(self.space.shards[1][rows]),
+            _indices(self.space.groups[1][rows]),
+            Plan(
+                *map(column, ("global_batch_size", "micro_batch_size", "dp", "tp")),
+                split=nothing,
+                overlap=nothing,
+            ),
+            _flags(np.moveaxis(counts, 0, 1)),
+        )
+
+    @cached_property
+    def price(self) -> Callable[[Cluster], Table]:
+        """Tables of D devices, [D, ..., S, 1], without the messages that no shard sends."""
+        one = partial(price, kernel_model=self.kernel_model)
+        tables = jax.jit(jax.vmap(one, in_axes=(None, 0, None)))
+        return lambda clusters: _without_silence(tables(self.space.workload, clusters.device, self.shard))
+
+    @cached_property
+    def compiled(self):
+        """(tables [D], link points [G, lane], ...) -> scores [D, G, overlap, N, lane], compiled."""
+        tables = self.price(self._clusters(0, 0, self.device_points))
+        arguments = tables, self._lane_clusters(0), self.tiles, self.shard.tp, self.groups
+        return jax.jit(self._scores).lower(*arguments).compile()
+
+    def _scores(self, tables: Table, clusters: Cluster, tiles: Tiles, tp: Array, groups: Plan) -> jax.Array:
+        width = self.blocks.rows.shape[1]
+
+        def at_points(table: Table, cluster: Cluster) -> jax.Array:
+            exchanged = exchange(table, cluster, tp, self.algorithms)
+            envelopes = gradient_envelopes(table, cluster, groups, self.algorithms)
+
+            def at_tile(_, tile: Tiles):
+                here = at_rows(tile, table, exchanged, envelopes)
+                best = []
+                for overlap, counts in zip(self.space.overlaps, tile.counts, strict=True):
+                    plan = tile.plan._replace(overlap=jnp.float32(overlap))
+                    score = jnp.where(counts, self.score(compose(*here, cluster, plan), plan), jnp.inf)
+                    best.append(score.reshape(-1, width, self.lanes).min(1))
+                return None, jnp.stack(best)
+
+            _, best = jax.lax.scan(at_tile, None, tiles)
+            best = jnp.moveaxis(best, 1, 0).reshape(len(self.space.overlaps), -1, self.lanes)
+            return best[:, : len(self.blocks.rows)]
+
+        def over_links(table: Table) -> jax.Array:
+            return jax.lax.map(lambda cluster: at_points(table, cluster), clusters)
+
+        return jax.lax.map(over_links, tables)
+
+    def _lane_clusters(self, first: int) -> Cluster:
+        """Clusters of the link points from `first` on, [G, ..., lane]; what no lever varies has one lane."""
+        clusters = self._clusters(1, first, self.link_groups * self.lanes)
+        varied = self._varied_leaves()
+
+        def arrange(leaf: Array, is_varied: bool) -> np.ndarray:
+            grouped = np.asarray(leaf).reshape(self.link_groups, self.lanes, *leaf.shape[1:])
+            return np.moveaxis(grouped if is_varied else grouped[:, :1], 1, -1)
+
+        return jax.tree.map(arrange, clusters, varied)
+
+    def _varied_leaves(self) -> Cluster:
+        """Which leaves of the cluster the link levers reach, as a tree of flags."""
+        cluster, names = self.space.cluster, self.space.lever_names[1]
+        traced = jax.make_jaxpr(partial(at_levers, names=names))(
+            cluster, np.ones(len(names), np.float32)
+        ).jaxpr
+        flags = [after is not before for after, before in zip(traced.outvars, traced.invars, strict=False)]
+        return jax.tree.unflatten(jax.tree.structure(cluster), flags)
+
+    def _clusters(self, kind: int, first: int, count: int) -> Cluster:
+        """Clusters at `count` device (0) or link (1) points from `first` on; past the end the last one."""
+        points = self.space.points[kind]
+        index = np.minimum(np.arange(first, first + count), len(points) - 1)
+        values, names = points[index].astype(np.float32), tuple(self.space.lever_names[kind])
+        return _at_points(self.space.cluster, values, names)
+
+
+@partial(jax.jit, static_argnames="names")
+def _at_points(cluster: Cluster, values: Array, names: tuple[str, ...]) -> Cluster:
+    """The cluster at every row of `values` [n, lever]."""
+    return jax.vmap(partial(at_levers, names=names), in_axes=(None, 0))(cluster, values)
+
+
+def _without_silence(tables: Table) -> Table:
+    """Drop the messages that are empty in every shard, so that nothing is composed for them."""
+    gradients = {who: size for who, size in tables.gradients.items() if np.any(np.asarray(size) > 0)}
+    outputs, input_gradients, precedes = {}, {}, {}
+    for kept, messages in ((outputs, tables.outputs), (input_gradients, tables.input_gradients)):
+        for kind, size in messages.items():
+            sent = np.any(np.asarray(size) > 0, axis=(0, 2, 3))
+            if sent.any():
+                kept[kind] = size[:, sent]
+                if kept is input_gradients:
+                    precedes[kind] = tables.precedes[kind][..., sent]
+    return tables._replace(
+        gradients=gradients, outputs=outputs, input_gradients=input_gradients, precedes=precedes
+    )
+
+
+def at_rows(
+    tile: Tiles, table: Table, exchanged: Exchange, envelopes: dict[str, Envelope]
+) -> tuple[Table, Exchange, dict[str, Envelope]]:
+    """What the rows of a tile share with others, brought to the rows, [..., row, lane]."""
+
+    def of_shard(leaf: Array) -> jax.Array:
+        return jnp.take(jnp.asarray(leaf), tile.shard, axis=-2, mode="clip")
+
+    def of_group(leaf: Array) -> jax.Array:
+        return jnp.take(jnp.asarray(leaf), tile.group, axis=-2, mode="clip")
+
+    table = table._replace(
+        forward=of_shard(table.forward),
+        backward=of_shard(table.backward),
+        update=of_shard(table.update),
+        ready=of_shard(table.ready),
+        gradients=jax.tree.map(of_shard, table.gradients),
+        memory=jax.tree.map(of_shard, table.memory),
+    )
+    return table, jax.tree.map(of_shard, exchanged), jax.tree.map(of_group, envelopes)
+
+
+def _floats(values: Any) -> Any:
+    """float32 on the host, where an eager JAX operation would be a compilation."""
+    return np.asarray(values, np.float32)
+
+
+def _indices(values: np.ndarray) -> Any:
+    return values.astype(np.int32)
+
+
+def _flags(values: np.ndarray) -> Any:
+    return values
