@@ -193,19 +193,31 @@ def elasticities_table(elasticities: Mapping[str, float], cluster: Cluster) -> T
     return table("Elasticities", ("lever", "now", "d log step / d log lever"), rows)
 
 
-def explanation_table(explanation: Explanation, cluster: Cluster) -> Table:
-    """Where the time goes, what fills the memory, what bounds the step and what would change it."""
+SIDE_BY_SIDE = 105
+"""Columns of a terminal from which the tables of an explanation stand in pairs."""
+
+
+def explanation_table(explanation: Explanation, cluster: Cluster, columns: int = SIDE_BY_SIDE) -> Table:
+    """Where the time goes, what fills the memory, what bounds the step and what would change it.
+
+    Args:
+        explanation: from `explain`.
+        cluster: where the plan runs.
+        columns: width of the terminal.
+    """
     from rich.table import Table
 
     prediction = explanation.prediction
-    grid = Table.grid(padding=(0, 5))
-    grid.add_row(
-        time_table(prediction), memory_table(prediction.memory, float(cluster.device.memory_capacity))
-    )
-    grid.add_row(
+    tables = (
+        time_table(prediction),
+        memory_table(prediction.memory, float(cluster.device.memory_capacity)),
         bounds_table(bounds(explanation.elasticities)),
         elasticities_table(explanation.elasticities, cluster),
     )
+    grid = Table.grid(padding=(0, 5))
+    in_a_row = 2 if columns >= SIDE_BY_SIDE else 1
+    for first in range(0, len(tables), in_a_row):
+        grid.add_row(*tables[first : first + in_a_row])
     return grid
 
 

@@ -26,7 +26,9 @@ def no_cache(monkeypatch):
 
 
 @pytest.fixture
-def answer(capsys):
+def answer(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+
     def call(*args):
         code = run(args)
         out, err = capsys.readouterr()

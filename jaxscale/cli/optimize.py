@@ -130,5 +130,5 @@ def _show(
             console.print(f"{report.TIME_NAMES[name]}: {meaning}")
         console.print()
     console.print(f"The best, {report.describe_plan(plans[0].plan)}:\n", soft_wrap=True)
-    console.print(report.explanation_table(explanation, plans[0].cluster))
+    console.print(report.explanation_table(explanation, plans[0].cluster, console.width))
     console.print(report.search_words(found), soft_wrap=True)

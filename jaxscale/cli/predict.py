@@ -68,7 +68,7 @@ def command(model, text, cluster, network, gpus, batch, algorithms, kernels, as_
         console = results()
         console.print(f"{training.network.name} on {cluster}, {report.describe_plan(plan)}:", soft_wrap=True)
         console.print(report.prediction_words(plan, prediction) + "\n", soft_wrap=True)
-        console.print(report.explanation_table(explanation, built))
+        console.print(report.explanation_table(explanation, built, console.width))
     if not prediction.feasible:
         raise InfeasibleError(_why_not(plan, prediction, built))
 
