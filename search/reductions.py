@@ -44,13 +44,12 @@ class Keys(NamedTuple):
 
     axis: int
     values: np.ndarray
-    """For axes 0 and 1 of the whole space, for axes 2 and 3 of every chunk."""
 
 
 class Context(Protocol):
     """What a reduction may ask of the search it belongs to."""
 
-    def keys(self, factor: str) -> Keys: ...
+    def keys(self, factor: str, chunk: Chunk) -> Keys: ...
 
     def candidates(self, places: Sequence[Place], per_block: int) -> list[list[Any]]: ...
 
@@ -116,7 +115,7 @@ class BestPer:
         self._best: dict[tuple, tuple[float, Place]] = {}
 
     def update(self, chunk: Chunk, context: Context) -> None:
-        keys = [self._along(chunk, context.keys(factor)) for factor in self.factors]
+        keys = [context.keys(factor, chunk) for factor in self.factors]
         codes = [np.unique(values, return_inverse=True) for _, values in keys]
         code = np.zeros(chunk.scores.shape, np.int64)
         for (axis, _), (levels, inverse) in zip(keys, codes, strict=True):
@@ -144,9 +143,3 @@ class BestPer:
 
     def _offer(self, key: tuple, score: float, place: Place) -> None:
         self._best[key] = min((score, place), self._best.get(key, (score, place)))
-
-    @staticmethod
-    def _along(chunk: Chunk, keys: Keys) -> Keys:
-        """The part of the keys that the chunk covers."""
-        start = (chunk.device_point, chunk.link_point, 0, 0)[keys.axis]
-        return Keys(keys.axis, keys.values[start : start + chunk.scores.shape[keys.axis]])

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import product
+from itertools import islice, product
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,9 @@ from jaxscale.plans import SPLITS, PlanSpec, Split
 
 BLOCK = 64
 """Rows per block."""
+
+MOST_ROWS = 5_000_000
+"""Plans per hardware point that are listed on the host; hardware points are not listed."""
 
 COLUMNS = ("global_batch_size", "gpus", "dp", "tp", "micro_batch_size", "split")
 """The ragged factors, in the order of the columns of `Space.rows`."""
@@ -104,7 +108,7 @@ class Space:
     def rows(self) -> np.ndarray:
         """[row, column] int64, every valid combination of the ragged factors, without duplicates."""
         counts = self.gpus or (int(self.cluster.nodes * self.cluster.gpus_per_node),)
-        rows = [
+        every = (
             (batch, gpus, gpus // tp, tp, micro, split)
             for batch, gpus in product(sorted(set(self.global_batch_sizes)), sorted(set(counts)))
             for tp in _chosen(self.tp, gpus)
@@ -112,7 +116,13 @@ class Space:
                 _chosen(self.micro_batch_sizes, batch // (gpus // tp)) if batch % (gpus // tp) == 0 else ()
             )
             for split in self._splits(tp, micro)
-        ]
+        )
+        rows = list(islice(every, MOST_ROWS + 1))
+        if len(rows) > MOST_ROWS:
+            raise InputError(
+                f"the space has over {MOST_ROWS:,} plans per hardware point: give fewer batches,"
+                " device counts, group sizes or micro-batches"
+            )
         if not rows:
             raise InputError(
                 f"no plan divides: batch {_shown(self.global_batch_sizes)} on {_shown(counts)} devices"
@@ -129,14 +139,19 @@ class Space:
             if any(flags) and (all(flags) or micro % tp == 0):
                 yield index
 
-    @cached_property
-    def points(self) -> tuple[np.ndarray, np.ndarray]:
-        """Hardware points: values of the levers that reprice kernels [D, lever], of the others [C, lever]."""
-        repriced, composed = (
-            np.array(list(product(*(self.hardware[name] for name in names))), np.float64)
-            for names in self.lever_names
-        )
+    @property
+    def points(self) -> tuple[int, int]:
+        """Hardware points, as exact integers: of the levers that reprice kernels, and of the others."""
+        repriced, composed = (prod(len(self.hardware[name]) for name in names) for names in self.lever_names)
         return repriced, composed
+
+    def values_at(self, kind: int, points: np.ndarray) -> np.ndarray:
+        """[n, lever] values at the points [n] of a kind, 0 or 1 as in `points`; the last lever runs fastest."""
+        names = self.lever_names[kind]
+        sizes = [len(self.hardware[name]) for name in names]
+        places = np.unravel_index(points, sizes) if sizes else ()
+        columns = [np.asarray(self.hardware[n], np.float64)[i] for n, i in zip(names, places, strict=True)]
+        return np.array(columns, np.float64).reshape(len(names), len(points)).T
 
     @cached_property
     def lever_names(self) -> tuple[list[str], list[str]]:
@@ -147,8 +162,9 @@ class Space:
     def hardware_at(self, device_point: int, link_point: int) -> dict[str, float]:
         """The levers' values at a hardware point."""
         values = {}
-        for names, points, i in zip(self.lever_names, self.points, (device_point, link_point), strict=True):
-            values |= dict(zip(names, map(float, points[i]), strict=True))
+        for kind, point in enumerate((device_point, link_point)):
+            [at_point] = self.values_at(kind, np.array([point]))
+            values |= dict(zip(self.lever_names[kind], map(float, at_point), strict=True))
         return values
 
     @property
@@ -162,7 +178,7 @@ class Space:
         alone = int((self.rows[:, COLUMNS.index("gpus")] == 1).sum())
         flags = len(self.overlaps)
         plans = (len(self.rows) - alone) * flags + alone
-        return plans * len(self.points[0]) * len(self.points[1])
+        return plans * prod(self.points)
 
     @cached_property
     def shards(self) -> tuple[np.ndarray, np.ndarray]:

@@ -71,7 +71,7 @@ class Search:
         self.algorithms = usable(algorithms, space.cluster)
         self.blocks = space.blocks(tuple(dict.fromkeys(c for r in reductions for c in r.apart)))
         self.winners = Winners(space, self.blocks, score, kernel_model, self.algorithms)
-        devices, links = map(len, space.points)
+        devices, links = space.points
         self.shape = devices, links, len(space.overlaps), len(self.blocks.rows)
         self.lanes = min(LANES, links)
         per_lane = self.blocks.rows.size * len(space.overlaps)
@@ -109,17 +109,19 @@ class Search:
                 kept = scores[: devices - first_device, : links - first_link]
                 yield Chunk(kept, first_device, first_link, plans * kept.shape[0] * kept.shape[1])
 
-    def keys(self, factor: str) -> Keys:
-        """The values of a factor along its axis of the scores."""
+    def keys(self, factor: str, chunk: Chunk) -> Keys:
+        """The values of a factor along its axis of the chunk's scores."""
         if factor == "overlap":
             return Keys(2, np.array(self.space.overlaps))
         if factor in COLUMNS:
             return Keys(3, self.space.rows[self.blocks.rows[:, 0], COLUMNS.index(factor)])
         axis = 0 if lever(factor).repriced else 1
-        names, points = self.space.lever_names[axis], self.space.points[axis]
+        names = self.space.lever_names[axis]
+        first, count = (chunk.device_point, chunk.link_point)[axis], chunk.scores.shape[axis]
         if factor in names:
-            return Keys(axis, points[:, names.index(factor)])
-        return Keys(axis, np.full(len(points), float(lever(factor).get(self.space.cluster))))
+            values = self.space.values_at(axis, np.arange(first, first + count))
+            return Keys(axis, values[:, names.index(factor)])
+        return Keys(axis, np.full(count, float(lever(factor).get(self.space.cluster))))
 
     def candidates(self, places: Sequence[Place], per_block: int) -> list[list[Found]]:
         """The best `per_block` candidates of every block at `places`, by score and place."""
@@ -227,10 +229,9 @@ class Search:
 
     def _clusters(self, kind: int, first: int, count: int) -> Cluster:
         """Clusters at `count` device (0) or link (1) points from `first` on; past the end the last one."""
-        points = self.space.points[kind]
-        index = np.minimum(np.arange(first, first + count), len(points) - 1)
-        values, names = points[index].astype(np.float32), tuple(self.space.lever_names[kind])
-        return _at_points(self.space.cluster, values, names)
+        points = np.minimum(np.arange(first, first + count), self.space.points[kind] - 1)
+        values, names = self.space.values_at(kind, points), tuple(self.space.lever_names[kind])
+        return _at_points(self.space.cluster, _floats(values), names)
 
 
 @partial(jax.jit, static_argnames="names")

@@ -14,7 +14,6 @@ from jaxscale.errors import InputError
 from jaxscale.levers import lever
 from jaxscale.lowering import lower
 from jaxscale.search import BestPer, Space, TopK, evaluate, peak_memory
-from jaxscale.search import evaluate as evaluate_function
 from jaxscale.search.space import COLUMNS, divisors
 
 NETWORK = zoo.build("lenet-5")
@@ -122,15 +121,24 @@ def test_best_per_value_equals_exhaustive_search(exhaustive, factors):
 )
 def test_how_the_space_is_cut_changes_nothing(monkeypatch, lanes, tile, chunk, block):
     whole = evaluate(space(), [TopK(9), BestPer("gpus", "inter_node_bandwidth")])
-    module = evaluate_function.__globals__
-    monkeypatch.setitem(module, "LANES", lanes)
-    monkeypatch.setitem(module, "TILE", tile)
-    monkeypatch.setitem(module, "CHUNK", chunk)
+    for name, value in {"LANES": lanes, "TILE": tile, "CHUNK": chunk}.items():
+        monkeypatch.setattr(f"jaxscale.search.stream.{name}", value)
     monkeypatch.setattr("jaxscale.search.space.BLOCK", block)
     cut = evaluate(space(), [TopK(9), BestPer("gpus", "inter_node_bandwidth")])
     assert cut.candidates == whole.candidates
     assert [(c.plan, c.hardware) for c in cut.results[0]] == [(c.plan, c.hardware) for c in whole.results[0]]
     assert [(k, c.plan) for k, c in cut.results[1]] == [(k, c.plan) for k, c in whole.results[1]]
+
+
+def test_a_small_space_is_judged_alike_by_the_streamed_program(monkeypatch):
+    """A space of few blocks is worked out in one go; the compiled stream must name the same plans."""
+    reductions = TopK(25), BestPer("global_batch_size")
+    at_once = evaluate(space(hardware={}), reductions)
+    monkeypatch.setattr("jaxscale.search.stream.Search.is_small", False)
+    streamed = evaluate(space(hardware={}), [TopK(25), BestPer("global_batch_size")])
+    assert [c.plan for c in streamed.results[0]] == [c.plan for c in at_once.results[0]]
+    assert [(k, c.plan) for k, c in streamed.results[1]] == [(k, c.plan) for k, c in at_once.results[1]]
+    assert streamed.candidates == at_once.candidates
 
 
 def test_infeasible_candidates_never_win():
