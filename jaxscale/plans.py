@@ -128,7 +128,7 @@ _KEYS = {
 
 
 def parse_plan(text: str, global_batch_size: int | None = None) -> PlanSpec:
-    """Read a plan such as `dp=8,tp=2,micro-batch=32,split=model,overlap=no`.
+    """Read a plan such as `dp=8,tp=2,micro-batch=32,split=model,overlap=no`, or `split=ddm` layer by layer.
 
     Args:
         text: comma-separated key=value pairs; the micro-batch is the whole batch of a group unless given.
@@ -154,9 +154,23 @@ def parse_plan(text: str, global_batch_size: int | None = None) -> PlanSpec:
         raise InputError("the plan needs a batch: write batch=... or give --batch")
     dp = numbers.get("dp", 1)
     micro_batch = numbers.pop("micro_batch_size", max(batch // max(dp, 1), 1))
-    split = given.get("split", "model" if numbers.get("tp", 1) > 1 else "data")
+    split = _split(given.get("split", "model" if numbers.get("tp", 1) > 1 else "data"))
     overlap = choose("overlap", given.get("overlap", "yes"), ("yes", "no")) == "yes"
     return PlanSpec(batch, micro_batch, split=split, overlap=overlap, **numbers)
+
+
+def split_text(split: str | Split) -> str:
+    """A split as `parse_plan` reads it: its name, or one letter per layer, d by samples, m by filters.
+
+    >>> split_text("classifier"), split_text((False, False, True))
+    ('classifier', 'ddm')
+    """
+    return split if isinstance(split, str) else "".join("dm"[flag] for flag in split)
+
+
+def _split(text: str) -> str | Split:
+    letters = set(text) <= {"d", "m"}
+    return tuple(letter == "m" for letter in text) if letters else choose("split", text, SPLITS)
 
 
 def _integer(name: str, value: str) -> int:

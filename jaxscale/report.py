@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxscale.explain import bounds
 from jaxscale.levers import LEVERS
+from jaxscale.plans import split_text
 from jaxscale.tables import number, table
 from jaxscale.units import format_quantity
 
@@ -267,7 +268,7 @@ def describe_plan(plan: PlanSpec) -> str:
     """
     return (
         f"batch={plan.global_batch_size},dp={plan.dp},tp={plan.tp},micro-batch={plan.micro_batch_size},"
-        f"split={split_name(plan.split, plan.tp)},overlap={'yes' if plan.overlap else 'no'}"
+        f"split={split_text(plan.split) if plan.tp > 1 else 'data'},overlap={'yes' if plan.overlap else 'no'}"
     )
 
 

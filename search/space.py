@@ -146,7 +146,7 @@ class Space:
         return repriced, composed
 
     def values_at(self, kind: int, points: np.ndarray) -> np.ndarray:
-        """[n, lever] values at the points [n] of a kind, 0 or 1 as in `points`; the last lever runs fastest."""
+        """[n, lever] values at points [n] of a kind, 0 or 1 as in `points`; the last lever runs fastest."""
         names = self.lever_names[kind]
         sizes = [len(self.hardware[name]) for name in names]
         places = np.unravel_index(points, sizes) if sizes else ()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from jaxscale import zoo
 from jaxscale.errors import InputError
-from jaxscale.plans import PlanSpec, parse_plan
+from jaxscale.plans import PlanSpec, parse_plan, split_text
 
 ALEXNET = zoo.build("alexnet")
 
@@ -76,3 +76,9 @@ def test_text_form_reads_back(micro, count, dp, tp, overlap):
 def test_text_that_is_no_plan(text, message):
     with pytest.raises(InputError, match=message):
         parse_plan(text)
+
+
+def test_a_split_layer_by_layer_reads_back():
+    plan = parse_plan("batch=64,dp=2,tp=4,split=ddddmddm")
+    assert plan.flags(ALEXNET) == (False,) * 4 + (True, False, False, True)
+    assert split_text(plan.split) == "ddddmddm"

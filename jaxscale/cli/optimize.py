@@ -13,7 +13,7 @@ from jaxscale.cli.options import EXAMPLE_CLUSTER, EXAMPLE_GPUS, EXAMPLE_MODEL, C
 if TYPE_CHECKING:
     from jaxscale.cli.problem import Problem
     from jaxscale.explain import Explanation
-    from jaxscale.search import Candidate, Evaluation
+    from jaxscale.search import Candidate, Evaluation, Space
 
 
 @click.command()
@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 @options.model_options
 @click.option("--top", type=Counts(1000, single=True), default=10, show_default=True, help="Plans to list.")
 @click.option("--explain", "terms", is_flag=True, help="Also the exposed terms of every listed plan.")
+@click.option("--per-layer", is_flag=True, help="Also let every layer choose data or model parallelism.")
 @options.output_options
-def command(model, cluster, network, gpus, batch, tp, micro_batch, algorithms, kernels, top, terms, **given):
+def command(model, cluster, network, gpus, batch, tp, micro_batch, algorithms, kernels, top, **given):
     """Find the best plans for MODEL, a network of the zoo or an .onnx file.
 
     Without arguments: a complete example, ResNet-50 on 64 V100.
     """
-    out, plot, as_json = (given.pop(name) for name in ("out", "plot", "as_json"))
+    out, plot, as_json, terms, per_layer = map(given.pop, ("out", "plot", "as_json", "terms", "per_layer"))
     options.require_outputs(out, plot)
     from jaxscale.runtime import use_compilation_cache
 
@@ -53,7 +54,8 @@ def command(model, cluster, network, gpus, batch, tp, micro_batch, algorithms, k
     space = problem.space()
     several = [BestPer("global_batch_size")] if len(problem.batches) > 1 else []
     found = search(problem, space, [TopK(top), *several], algorithms)
-    plans, best = found.results[0], found.results[0][0]
+    plans = _each_layer_free(space, found.results[0], algorithms, top) if per_layer else found.results[0]
+    best = plans[0]
     per_batch = [candidate for _, candidate in found.results[1]] if several else []
     explanation = explain(training.network, space.workload, best.cluster, best.plan, algorithms=algorithms)
 
@@ -69,6 +71,19 @@ def command(model, cluster, network, gpus, batch, tp, micro_batch, algorithms, k
         click.echo(json.dumps(_document(problem, found, plans, per_batch, explanation), indent=1))
     else:
         _show(problem, found, plans, per_batch, explanation, terms)
+
+
+def _each_layer_free(space: Space, plans: list[Candidate], algorithms: Any, top: int) -> list[Candidate]:
+    """The best plans once every layer chooses for itself."""
+    from jaxscale.engine import GRADIENT_ALGORITHMS
+    from jaxscale.search.refine import refine
+
+    refined = refine(space, plans, algorithms=algorithms or GRADIENT_ALGORITHMS, top=top)
+    note(
+        f"layers free to choose: {refined.solved} plans solved, {refined.pruned} ruled out by their bound,"
+        f" {refined.unsolved} left open"
+    )
+    return list(refined.candidates[:top])
 
 
 def _say_what_was_assumed(model: str | None, cluster: str | None, batch: object, problem: Problem) -> None:
