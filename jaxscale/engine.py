@@ -61,6 +61,7 @@ def price(workload: Workload, device: Device, shard: Shard, kernel_model: Kernel
         ready=jnp.tensordot(finished, backward, 1),
         gradients=gradients,
         outputs=outputs,
+        copies={kind: jnp.ones(len(sizes), sizes.dtype) for kind, sizes in outputs.items()},
         input_gradients=input_gradients,
         gradient_bytes=workload.gradient_bytes,
         precedes=dict.fromkeys(input_gradients, finished[:, workload.edges.consumer]),
@@ -112,9 +113,9 @@ def exchange(
     forward, backward, ready = (jnp.zeros_like(leaf) for leaf in (table.forward, table.backward, table.ready))
     envelopes = tensor_envelopes({*table.outputs, *table.input_gradients}, cluster, tp, algorithms)
     for kind, sizes in table.outputs.items():
-        forward += _tensor_clock(envelopes[kind], sizes)[0]
+        forward += _tensor_clock(envelopes[kind], sizes, table.copies[kind])[0]
     for kind, sizes in table.input_gradients.items():
-        whole, passed = _tensor_clock(envelopes[kind], sizes)
+        whole, passed = _tensor_clock(envelopes[kind], sizes, jnp.ones(len(sizes), sizes.dtype))
         backward += whole
         ready += passed[table.precedes[kind].sum(1).astype(jnp.int32)]
     return Exchange(forward, backward, ready)
@@ -293,19 +294,20 @@ def exchanged_bytes(workload: Workload, shard: Shard) -> tuple[dict[str, Array],
     }
 
 
-def _tensor_clock(envelope: Envelope, sizes: Array) -> tuple[Array, Array]:
+def _tensor_clock(envelope: Envelope, sizes: Array, copies: Array) -> tuple[Array, Array]:
     """[...] s of exchanging all tensors, and [n + 1, ...] s passed after 0, 1, ... n of them.
 
     A loop, so that no more than one tensor's times are worked on at once.
     """
 
-    def tick(now: Array, size: Array) -> tuple[Array, Array]:
-        now += collectives.time(envelope, size)
+    def tick(now: Array, tensor: tuple[Array, Array]) -> tuple[Array, Array]:
+        size, copies = tensor
+        now += copies * collectives.time(envelope, size)
         return now, now
 
     shape = jnp.broadcast_shapes(sizes.shape[1:], *(row.shape for row in envelope.latency))
     start = jnp.zeros(shape, sizes.dtype)
-    whole, passed = jax.lax.scan(tick, start, sizes)
+    whole, passed = jax.lax.scan(tick, start, (sizes, copies))
     return whole, jnp.concatenate([start[None], passed])
 
 

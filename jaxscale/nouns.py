@@ -246,6 +246,8 @@ class Table(NamedTuple):
     """[] B per element of a gradient."""
     outputs: dict[str, Array]
     """[tensor, ...] B exchanged within a group in the forward pass, by collective."""
+    copies: dict[str, Array]
+    """[tensor] how often an output of that size is exchanged."""
     input_gradients: dict[str, Array]
     """[edge, ...] B exchanged within a group in the backward pass, by collective."""
     precedes: dict[str, Array]

@@ -173,7 +173,7 @@ class Search:
         """Tables of D devices, [D, ..., S, 1], without the messages that no shard sends."""
         one = partial(price, kernel_model=self.kernel_model)
         tables = jax.jit(jax.vmap(one, in_axes=(None, 0, None)))
-        return lambda clusters: _without_silence(tables(self.space.workload, clusters.device, self.shard))
+        return lambda clusters: _condensed(tables(self.space.workload, clusters.device, self.shard))
 
     @cached_property
     def compiled(self):
@@ -240,19 +240,28 @@ def _at_points(cluster: Cluster, values: Array, names: tuple[str, ...]) -> Clust
     return jax.vmap(partial(at_levers, names=names), in_axes=(None, 0))(cluster, values)
 
 
-def _without_silence(tables: Table) -> Table:
-    """Drop the messages that are empty in every shard, so that nothing is composed for them."""
+def _condensed(tables: Table) -> Table:
+    """Drop the messages that are empty in every shard, and exchange outputs of one size together."""
     gradients = {who: size for who, size in tables.gradients.items() if np.any(np.asarray(size) > 0)}
-    outputs, input_gradients, precedes = {}, {}, {}
-    for kept, messages in ((outputs, tables.outputs), (input_gradients, tables.input_gradients)):
-        for kind, size in messages.items():
-            sent = np.any(np.asarray(size) > 0, axis=(0, 2, 3))
-            if sent.any():
-                kept[kind] = size[:, sent]
-                if kept is input_gradients:
-                    precedes[kind] = tables.precedes[kind][..., sent]
+    outputs, copies, input_gradients, precedes = {}, {}, {}, {}
+    for kind, size in tables.outputs.items():
+        of_one_device = np.asarray(size[0, ..., 0])
+        sizes, first, count = np.unique(of_one_device, axis=0, return_index=True, return_counts=True)
+        if sizes.any():
+            sent = sizes.any(1)
+            outputs[kind] = size[:, first[sent]]
+            copies[kind] = _floats(np.broadcast_to(count[sent], (len(size), sent.sum())))
+    for kind, size in tables.input_gradients.items():
+        sent = np.any(np.asarray(size) > 0, axis=(0, 2, 3))
+        if sent.any():
+            input_gradients[kind] = size[:, sent]
+            precedes[kind] = tables.precedes[kind][..., sent]
     return tables._replace(
-        gradients=gradients, outputs=outputs, input_gradients=input_gradients, precedes=precedes
+        gradients=gradients,
+        outputs=outputs,
+        copies=copies,
+        input_gradients=input_gradients,
+        precedes=precedes,
     )
 
 
