@@ -137,6 +137,8 @@ def parse_plan(text: str, global_batch_size: int | None = None) -> PlanSpec:
     >>> parse_plan("dp=4,tp=2,split=model", global_batch_size=256).micro_batch_size
     64
     """
+    if not text.strip():
+        raise InputError("the plan is empty: write for example dp=8,tp=2,micro-batch=32")
     given: dict[str, str] = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):
         key, equals, value = pair.partition("=")

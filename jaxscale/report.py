@@ -102,14 +102,27 @@ def hidden(prediction: Prediction) -> float:
     return max(float(prediction.gradient_link_time) - float(prediction.time.gradient_exchange), 0.0)
 
 
-def plans_table(title: str, candidates: Sequence[Candidate], leading: Mapping[str, Sequence[str]]) -> Table:
-    """Plans side by side; `leading` holds the cells of the columns before them."""
+def plans_table(
+    title: str,
+    candidates: Sequence[Candidate],
+    leading: Mapping[str, Sequence[str]],
+    best: float | None = None,
+) -> Table:
+    """Plans side by side.
+
+    Args:
+        title: above the table.
+        candidates: one row each.
+        leading: cells of the columns before the plan's own.
+        best: s per sample that the rows are compared with; the best of them when None.
+    """
     columns = (
         *leading,
         *("devices", "dp", "tp", "split", "micro-\nbatch", "micro-\nbatches", "overlap"),
         *("step", "samples/s", "memory", "MFU", "slower"),
     )
-    best = min((per_sample(candidate) for candidate in candidates), default=1.0)
+    if best is None:
+        best = min(map(per_sample, candidates), default=1.0)
     rows = [
         (*first, *plan_cells(candidate.plan), *prediction_cells(candidate, best))
         for first, candidate in zip(zip(*leading.values(), strict=True), candidates, strict=True)

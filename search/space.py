@@ -126,7 +126,8 @@ class Space:
         if not rows:
             raise InputError(
                 f"no plan divides: batch {_shown(self.global_batch_sizes)} on {_shown(counts)} devices"
-                " leaves no whole micro-batch for any replica; choose a multiple of the device count"
+                f" in groups of {_shown(self.tp or ('any size',))},"
+                f" {_shown(self.micro_batch_sizes or ('any number of',))} samples at a time"
             )
         return np.array(rows, np.int64)
 
@@ -243,5 +244,5 @@ def _chosen(values: Sequence[int] | None, n: int) -> list[int]:
     return divisors(n) if values is None else [value for value in sorted(set(values)) if n % value == 0]
 
 
-def _shown(values: Sequence[int]) -> str:
+def _shown(values: Sequence[int | str]) -> str:
     return ", ".join(map(str, values[:6])) + (", ..." if len(values) > 6 else "")

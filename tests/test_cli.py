@@ -310,3 +310,17 @@ def test_help_of_a_subcommand_loads_no_jax():
         finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
         assert finished.returncode == 0, name
         assert "--" in finished.stdout
+
+
+def test_a_sweep_compares_with_the_best_of_all_its_rows_also_those_not_shown(answer, monkeypatch):
+    monkeypatch.setattr("jaxscale.cli.sweep.ROWS_SHOWN", 1)
+    setting = ("--cluster", "dgx-1-v100", "--messages", "1")
+    code, out, err = answer("sweep", "lenet-5", *setting, "--vary", "batch=8,4096")
+    assert code == 0, err
+    [row] = [line for line in out.splitlines() if line.split()[:1] == ["8"]]
+    assert row.split()[-1].startswith("+")
+
+
+@pytest.mark.parametrize("words", [("optimize", ""), ("predict", "lenet-5", *SMALL, "--plan", "")])
+def test_an_empty_name_is_no_answer(answer, words):
+    assert answer(*words)[0] == 2

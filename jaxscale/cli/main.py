@@ -77,7 +77,12 @@ def main() -> NoReturn:
         cli(prog_name="jaxscale")  # a shell asks for completions
     # SIGTERM unwinds like an exception, so that no temporary file stays behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    if code == INTERRUPTED:
+        # Threads of JAX may still compute; the interpreter's own way out would end in a crash.
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def run(args: Sequence[str]) -> int:

@@ -48,7 +48,7 @@ def command(model, cluster, network, gpus, batch, tp, micro_batch, algorithms, k
     from jaxscale.search import BestPer, TopK
 
     gpus = gpus or ((EXAMPLE_GPUS,) if cluster is None else None)
-    training = Training.read(model or EXAMPLE_MODEL, **given)
+    training = Training.read(EXAMPLE_MODEL if model is None else model, **given)
     problem = Problem(training, cluster or EXAMPLE_CLUSTER, network, gpus, batch, tp, micro_batch)
     _say_what_was_assumed(model, cluster, batch, problem)
     space = problem.space()

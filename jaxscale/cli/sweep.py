@@ -194,7 +194,7 @@ def _record(varied: list[Varied], key: tuple[float, ...], candidate: Candidate) 
 
 def _table(varied: list[Varied], best: dict[tuple[float, ...], Candidate], problem: Problem):
     """The first rows; combinations without a feasible plan are missing."""
-    from jaxscale.report import plans_table
+    from jaxscale.report import per_sample, plans_table
 
     keys = list(islice(best, ROWS_SHOWN))
     leading = {
@@ -205,7 +205,8 @@ def _table(varied: list[Varied], best: dict[tuple[float, ...], Candidate], probl
     title = f"Best plans for {problem.words}" + (
         f"; nothing fits at {missing} of {total} points" if missing else ""
     )
-    return plans_table(title, [best[key] for key in keys], leading)
+    fastest = min(map(per_sample, best.values()), default=1.0)
+    return plans_table(title, [best[key] for key in keys], leading, fastest)
 
 
 def _axes(varied: list[Varied]) -> tuple[int, int | None]:
