@@ -61,8 +61,14 @@ def rate(messages: int | None, points: int) -> dict[str, float]:
     }
 
 
-def apart(cores: int, *arguments: object) -> dict[str, float]:
-    """`rate` in a process of its own on so many cores, so that neither threads nor memory mix."""
+def apart(cores: int, *arguments: object, platform: str = "") -> dict[str, float]:
+    """`rate` in a process of its own on so many cores, so that neither threads nor memory mix.
+
+    Args:
+        cores: how many it may use.
+        arguments: of `rate`.
+        platform: "cpu" or "cuda" as JAX_PLATFORMS takes them; what the environment says when empty.
+    """
     program = (
         f"import os; os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:{cores}])\n"
         f"import json, throughput; print(json.dumps(throughput.rate(*{arguments!r})))"
@@ -72,6 +78,7 @@ def apart(cores: int, *arguments: object) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as cache:
         # Every round compiles anew, which only the first has to pay for.
         kept = {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+        kept |= {"JAX_PLATFORMS": platform} if platform else {}
         run = subprocess.run(
             command, cwd=here, env=os.environ | kept, capture_output=True, text=True, check=True
         )
@@ -79,74 +86,106 @@ def apart(cores: int, *arguments: object) -> dict[str, float]:
 
 
 def tier_two(space) -> dict[str, float]:
-    """The compose step alone, on one tile: its FLOPs, XLA against numpy, and against `predict`."""
+    """Per candidate, what follows the tables: FLOPs, the rate in numpy, and the result against `predict`.
+
+    Gradient messages are worked out once per pair of shard and group, the rest per row, each on one tile.
+    """
     import jax
     import jax.numpy as jnp
 
-    from jaxscale.engine import GRADIENT_ALGORITHMS, compose, exchange, gradient_envelopes, predict
+    from jaxscale.engine import (
+        GRADIENT_ALGORITHMS,
+        compose,
+        exchange,
+        gradient_envelopes,
+        predict,
+        reduce_gradients,
+    )
     from jaxscale.kernels import Roofline
     from jaxscale.search import TopK, time_per_sample
-    from jaxscale.search.stream import Search, at_rows
+    from jaxscale.search.stream import Search, at_rows, of_pairs
 
     search = Search(space, [TopK(1)], time_per_sample, Roofline(), GRADIENT_ALGORITHMS)
-    table = jax.tree.map(lambda leaf: leaf[0], search.price(search._clusters(0, 0, 1)))
-    links = jax.tree.map(lambda leaf: leaf[0], search._lane_clusters(0))
-    tile = jax.tree.map(lambda leaf: leaf[0], search.tiles)
+    table, links, tile, pairs = (
+        jax.tree.map(lambda leaf: leaf[0], leaves)
+        for leaves in (
+            search.price(search._clusters(0, 0, 1)),
+            search._lane_clusters(0),
+            search.tiles,
+            search.pairs,
+        )
+    )
     exchanged = exchange(table, links, search.shard.tp, search.algorithms)
     envelopes = gradient_envelopes(table, links, search.groups, search.algorithms)
-    here = at_rows(tile, table, exchanged, envelopes)
-    plan = tile.plan._replace(overlap=jnp.float32(1.0))
+    every = pairs._replace(shard=search.pairs.shard.reshape(-1), group=search.pairs.group.reshape(-1))
+    overlapped = jnp.float32(1.0)
+    reduction = reduce_gradients(*of_pairs(every, table, exchanged, envelopes), overlapped)
+    plan = tile.plan._replace(overlap=overlapped)
+    stages = (
+        (reduce_gradients, gradients_in_numpy, (*of_pairs(pairs, table, exchanged, envelopes), overlapped)),
+        (
+            lambda *of_row: time_per_sample(compose(*of_row), of_row[-1]),
+            compose_in_numpy,
+            (*at_rows(tile, table, exchanged, reduction), links, plan),
+        ),
+    )
+    shares = len(space.replicated[0]) / len(space.rows) / len(pairs.shard), 1 / len(tile.shard)
 
-    @jax.jit
-    def composed(here, links, plan):
-        table, exchanged, envelopes = here
-        return time_per_sample(compose(table, exchanged, envelopes, links, plan), plan).min(0)
+    flops = in_numpy = 0.0
+    for (stage, stage_in_numpy, arguments), share in zip(stages, shares, strict=True):
+        compiled = jax.jit(stage).lower(*arguments).compile()
+        arrays = jax.tree.map(np.asarray, arguments)
+        for ours, theirs in zip(
+            jax.tree.leaves(compiled(*arguments)), jax.tree.leaves(stage_in_numpy(*arrays)), strict=True
+        ):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-7)
+        flops += share * dict(compiled.cost_analysis() or {})["flops"] / search.lanes
+        in_numpy += share * seconds(lambda: stage_in_numpy(*arrays)) / search.lanes  # noqa: B023
 
-    compiled = composed.lower(here, links, plan).compile()
-    candidates = plan.dp.shape[0] * search.lanes
-    arrays = jax.tree.map(np.asarray, (here, links, plan))
-
-    def seconds(run) -> float:
-        run()
-        laps = []
-        for _ in range(20):
-            start = time.perf_counter()
-            run()
-            laps.append(time.perf_counter() - start)
-        return float(np.median(laps))
-
-    with_xla = seconds(lambda: compiled(here, links, plan).block_until_ready())
-    with_numpy = seconds(lambda: in_numpy(*arrays).min(0))
-    np.testing.assert_allclose(compiled(here, links, plan), in_numpy(*arrays).min(0), rtol=1e-4)
-
-    row, lane = plan.dp.shape[0] // 2, search.lanes // 2
+    row, lane = len(tile.shard) // 2, search.lanes // 2
     spec = space.plan(int(search.blocks.rows.reshape(-1)[row]), True)
     point = jax.tree.map(lambda leaf: leaf[..., min(lane, leaf.shape[-1] - 1)], links)
     alone = predict(space.workload, point, spec.lower(space.network), algorithms=search.algorithms)
-    block = compose(here[0], here[1], here[2], links, plan).step_time[row, lane]
+    block = compose(*at_rows(tile, table, exchanged, reduction), links, plan).step_time[row, lane]
     return {
-        "flops_per_candidate": dict(compiled.cost_analysis() or {})["flops"] / candidates,
-        "numpy_ratio": with_numpy / with_xla,
+        "flops_per_candidate": flops,
+        "numpy.candidates_per_second": 1 / in_numpy,
         "predict.relative_difference": abs(float(block) / float(alone.step_time) - 1),
     }
 
 
-def in_numpy(here, cluster, plan) -> np.ndarray:
-    """`compose` and its score, statement by statement, in numpy."""
-    table, exchanged, envelopes = here
+def seconds(run) -> float:
+    """Median time of a call."""
+    run()
+    laps = []
+    for _ in range(20):
+        start = time.perf_counter()
+        run()
+        laps.append(time.perf_counter() - start)
+    return float(np.median(laps))
+
+
+def gradients_in_numpy(table, exchanged, envelopes, overlap) -> tuple[np.ndarray, np.ndarray]:
+    """`reduce_gradients`, statement by statement, in numpy."""
     backward = table.backward + exchanged.backward
     ready = table.ready + exchanged.ready
-    net = np.zeros(1, np.float32)
+    net = link_time = np.zeros(1, np.float32)
     for j in range(len(ready)):
         message = np.zeros(1, np.float32)
         for who, size in table.gradients.items():
             rows = zip(envelopes[who].latency, envelopes[who].inverse_bandwidth, strict=True)
             fastest = np.min([latency + size[j] * inverse for latency, inverse in rows], axis=0)
             message = message + np.where(size[j] > 0, fastest, 0)
-        net = np.maximum(net, backward + plan.overlap * (ready[j] - backward)) + message
+        net = np.maximum(net, backward + overlap * (ready[j] - backward)) + message
+        link_time = link_time + message
+    return np.maximum(net - backward, 0), link_time
+
+
+def compose_in_numpy(table, exchanged, reduction, cluster, plan) -> np.ndarray:
+    """`compose` and its score, statement by statement, in numpy."""
     micro_batches = plan.global_batch_size / (plan.dp * plan.micro_batch_size)
     compute = micro_batches * (table.forward + table.backward + exchanged.forward + exchanged.backward)
-    step = compute + np.maximum(net - backward, 0) + table.update
+    step = compute + reduction.exposed + table.update
     memory = sum(table.memory[:-1]) + np.where(plan.dp * plan.tp > 1, table.memory.buffers, 0)
     fits = (memory <= cluster.device.memory_capacity) & (
         plan.dp * plan.tp <= cluster.nodes * cluster.gpus_per_node
@@ -181,7 +220,7 @@ def main() -> None:
         "cnn.per_layer.all_cores.candidates_per_second": layers["candidates_per_second"],
         "cnn.compile.seconds": buckets["compile_seconds"],
         "cnn.resident_memory.bytes": buckets["resident_memory_bytes"],
-        "cnn.numpy.ratio": inner["numpy_ratio"],
+        "cnn.numpy.ratio": one_core["candidates_per_second"] / inner["numpy.candidates_per_second"],
         "cnn.flops_per_candidate": inner["flops_per_candidate"],
         "cnn.peak_flops.share": inner["flops_per_candidate"]
         * buckets["candidates_per_second"]

@@ -1,8 +1,9 @@
 """The one evaluation of a plan, in two tiers.
 
-`price` times the kernels of a shard on a device; `compose` adds replicas, links and memory and is a handful
-of adds and maxima per plan; `predict` is one after the other. Every leaf of a `Shard`, a `Table` and a `Plan`
-may carry trailing axes that broadcast, so the same lines evaluate one plan and a block of millions.
+`price` times the kernels of a shard on a device; `exchange` and `reduce_gradients` time the messages of a
+shard and of its replicas; `compose` puts a plan together from them with a handful of adds; `predict` is one
+after the other. Every leaf of a `Shard`, a `Table` and a `Plan` may carry trailing axes that broadcast, so
+the same lines evaluate one plan and a block of millions.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from jaxscale.nouns import (
     Cluster,
     Device,
     Exchange,
+    GradientTime,
     KernelRows,
     Plan,
     Prediction,
@@ -159,43 +161,56 @@ def gradient_envelopes(
     return found
 
 
-def compose(
-    table: Table,
-    exchanged: Exchange,
-    envelopes: dict[str, Envelope],
-    cluster: Cluster,
-    plan: Plan,
-) -> Prediction:
-    """What plans cost, given the priced table of their shards: tier two.
+def reduce_gradients(
+    table: Table, exchanged: Exchange, envelopes: dict[str, Envelope], overlap: Array
+) -> GradientTime:
+    """Time the gradient messages behind the backward pass of the last micro-batch.
 
-    Gradient messages leave in backward order, each when its gradients exist and the link is free:
-    walking the messages, net = max(ready, net) + all_reduce, and the step ends no earlier than both clocks
-    (Barrachina et al. 2021, one message per layer; here one per bucket). Accumulated micro-batches reduce
-    once, with the last of them.
+    Messages leave in backward order, each when its gradients exist and the link is free: walking the
+    messages, net = max(ready, net) + all_reduce, and the step ends no earlier than both clocks
+    (Barrachina et al. 2021, one message per layer; here one per bucket).
 
     Args:
-        table: from `price`, for the plan's shard.
+        table: from `price`.
         exchanged: from `exchange`, for the same table.
         envelopes: from `gradient_envelopes`, for the same groups.
-        cluster: how many devices there are and what they hold.
-        plan: leaves [...]; `plan.split` is not read, `price` has used it.
+        overlap: as in `Plan`.
 
     Returns:
-        Prediction with leaves [...].
+        GradientTime with leaves [...].
     """
     backward = table.backward + exchanged.backward
     ready = table.ready + exchanged.ready
     messages = reduction_seconds(envelopes, table.gradients)
     net = jnp.zeros(())
-    for moment, message in zip(backward + plan.overlap * (ready - backward), messages, strict=True):
+    for moment, message in zip(backward + overlap * (ready - backward), messages, strict=True):
         net = jnp.maximum(net, moment) + message
+    return GradientTime(jnp.maximum(net - backward, 0.0), messages.sum(0))
 
+
+def compose(
+    table: Table, exchanged: Exchange, reduction: GradientTime, cluster: Cluster, plan: Plan
+) -> Prediction:
+    """What plans cost, given the priced table of their shards: tier two.
+
+    Accumulated micro-batches repeat the passes and the exchange of activations, and reduce gradients once.
+
+    Args:
+        table: from `price`, for the plan's shard.
+        exchanged: from `exchange`, for the same table.
+        reduction: from `reduce_gradients`, for the same groups and overlap.
+        cluster: how many devices there are and what they hold.
+        plan: leaves [...]; `split` and `overlap` are not read, the other tiers have used them.
+
+    Returns:
+        Prediction with leaves [...].
+    """
     micro_batches = plan.global_batch_size / (plan.dp * plan.micro_batch_size)
     time = Time(
         forward=micro_batches * table.forward,
         backward=micro_batches * table.backward,
         activation_exchange=micro_batches * (exchanged.forward + exchanged.backward),
-        gradient_exchange=jnp.maximum(net - backward, 0.0),
+        gradient_exchange=reduction.exposed,
         update=table.update,
     )
     step_time = sum(time, jnp.zeros(()))
@@ -207,7 +222,7 @@ def compose(
     return Prediction(
         step_time=step_time,
         time=time,
-        gradient_link_time=messages.sum(0),
+        gradient_link_time=reduction.link_time,
         peak_memory=peak_memory,
         memory=held,
         feasible=~(too_big | too_many),
@@ -238,7 +253,8 @@ def predict(
     table = price(workload, cluster.device, shard, kernel_model)
     exchanged = exchange(table, cluster, plan.tp, algorithms)
     envelopes = gradient_envelopes(table, cluster, plan, algorithms)
-    return compose(table, exchanged, envelopes, cluster, plan)
+    reduction = reduce_gradients(table, exchanged, envelopes, plan.overlap)
+    return compose(table, exchanged, reduction, cluster, plan)
 
 
 def usable(algorithms: tuple[str, ...], cluster: Cluster) -> tuple[str, ...]:

@@ -268,6 +268,15 @@ class Exchange(NamedTuple):
     """[message, ...] part of `backward` that precedes the moment a message is ready."""
 
 
+class GradientTime(NamedTuple):
+    """s that the gradients of one step take to be summed over the ranks."""
+
+    exposed: Array
+    """[...] not hidden behind the backward pass."""
+    link_time: Array
+    """[...] on the links, hidden or not."""
+
+
 class Time(NamedTuple):
     """Exposed s per step; the terms add up to the step."""
 

@@ -191,6 +191,14 @@ class Space:
         """Distinct (dp, tp) [P, 2], and which of them each row uses [row]."""
         return self._distinct("dp", "tp")
 
+    @cached_property
+    def replicated(self) -> tuple[np.ndarray, np.ndarray]:
+        """Distinct (dp, tp, micro-batch, split) [Q, 2] as indices of their group and shard, and which of
+        them each row uses [row]."""
+        pairs = np.stack([self.groups[1], self.shards[1]], 1)
+        values, index = np.unique(pairs, axis=0, return_inverse=True)
+        return values, index.ravel()
+
     def _distinct(self, *names: str) -> tuple[np.ndarray, np.ndarray]:
         columns = self.rows[:, [COLUMNS.index(name) for name in names]]
         values, index = np.unique(columns, axis=0, return_inverse=True)

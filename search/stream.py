@@ -7,7 +7,10 @@ group, is priced once and brought to the rows.
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
 from math import ceil, prod
 from typing import Any, NamedTuple
@@ -17,10 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxscale.collectives import Envelope
-from jaxscale.engine import compose, exchange, gradient_envelopes, price, usable
+from jaxscale.engine import compose, exchange, gradient_envelopes, price, reduce_gradients, usable
 from jaxscale.kernels import KernelModel
 from jaxscale.levers import at_levers, lever
-from jaxscale.nouns import Array, Cluster, Exchange, Plan, Prediction, Shard, Table
+from jaxscale.nouns import Array, Cluster, Exchange, GradientTime, Plan, Prediction, Shard, Table
 from jaxscale.search.reductions import Chunk, Keys, Place, Reduction
 from jaxscale.search.space import COLUMNS, Space
 from jaxscale.search.winners import WINNERS, Found, Winners
@@ -31,8 +34,11 @@ LANES = 64
 TILE = 2**14
 """Candidates composed at a time: their arrays fit the cache of one core."""
 
-CHUNK = 2**25
-"""Candidates per call of the compiled evaluation, about half a second on two cores."""
+CHUNK = 2**23
+"""Candidates per call of the compiled evaluation, about a tenth of a second on one core."""
+
+CALLS = min(4, os.cpu_count() or 1)
+"""Calls in flight: the arrays of a tile are too small to share out among cores."""
 
 DEVICE_POINTS = 64
 """Priced tables held at a time."""
@@ -41,13 +47,22 @@ Score = Callable[[Prediction, Plan], Array]
 """[...] per candidate, smaller is better, infinite where it does not count."""
 
 
+class Pairs(NamedTuple):
+    """Distinct pairs of a shard and a group of replicas, cut into T tiles of Q."""
+
+    shard: Array
+    """[T, Q] index into the distinct shards."""
+    group: Array
+    """[T, Q] index into the distinct (dp, tp)."""
+
+
 class Tiles(NamedTuple):
     """Rows for evaluation, cut into T tiles of R."""
 
     shard: Array
     """[T, R] index into the distinct shards."""
-    group: Array
-    """[T, R] index into the distinct (dp, tp)."""
+    pair: Array
+    """[T, R] index into the distinct pairs of shard and group."""
     plan: Plan
     """[T, R, 1]"""
     counts: Array
@@ -75,9 +90,9 @@ class Search:
         self.shape = devices, links, len(space.overlaps), len(self.blocks.rows)
         self.lanes = min(LANES, links)
         per_lane = self.blocks.rows.size * len(space.overlaps)
-        self.link_groups = max(1, min(ceil(links / self.lanes), CHUNK // (per_lane * self.lanes)))
+        self.link_groups = _evenly(ceil(links / self.lanes), CHUNK // (per_lane * self.lanes))
         at_a_time = max(1, CHUNK // (per_lane * self.lanes * self.link_groups))
-        self.device_points = min(devices, at_a_time, DEVICE_POINTS)
+        self.device_points = _evenly(devices, min(at_a_time, DEVICE_POINTS))
 
     @property
     def is_small(self) -> bool:
@@ -99,15 +114,25 @@ class Search:
             yield Chunk(np.reshape(best, self.shape).astype(np.float32), 0, 0, self.space.size)
             return
         devices, links = self.shape[:2]
+        pending: deque[Future[Chunk]] = deque()
+        with ThreadPoolExecutor(CALLS) as pool:
+            for first_device in range(0, devices, self.device_points):
+                tables = self.price(self._clusters(0, first_device, self.device_points))
+                for first_link in range(0, links, self.link_groups * self.lanes):
+                    pending.append(pool.submit(self._chunk, tables, first_device, first_link))
+                    if len(pending) > CALLS:
+                        yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+
+    def _chunk(self, tables: Table, first_device: int, first_link: int) -> Chunk:
+        devices, links = self.shape[:2]
+        found = self.compiled(tables, self._lane_clusters(first_link), *self._arrangement)
+        scores = np.moveaxis(np.asarray(found), -1, 2)
+        scores = scores.reshape(len(scores), -1, *self.shape[2:])
+        kept = scores[: devices - first_device, : links - first_link]
         plans = self.space.size // (devices * links)
-        for first_device in range(0, devices, self.device_points):
-            tables = self.price(self._clusters(0, first_device, self.device_points))
-            for first_link in range(0, links, self.link_groups * self.lanes):
-                clusters = self._lane_clusters(first_link)
-                scores = np.asarray(self.compiled(tables, clusters, self.tiles, self.shard.tp, self.groups))
-                scores = np.moveaxis(scores, -1, 2).reshape(len(scores), -1, *self.shape[2:])
-                kept = scores[: devices - first_device, : links - first_link]
-                yield Chunk(kept, first_device, first_link, plans * kept.shape[0] * kept.shape[1])
+        return Chunk(kept, first_device, first_link, plans * kept.shape[0] * kept.shape[1])
 
     def keys(self, factor: str, chunk: Chunk) -> Keys:
         """The values of a factor along its axis of the chunk's scores."""
@@ -159,7 +184,7 @@ class Search:
         nothing = _floats(np.zeros((len(rows), 0)))
         return Tiles(
             _indices(self.space.shards[1][rows]),
-            _indices(self.space.groups[1][rows]),
+            _indices(self.space.replicated[1][rows]),
             Plan(
                 *map(column, ("global_batch_size", "micro_batch_size", "dp", "tp")),
                 split=nothing,
@@ -167,6 +192,14 @@ class Search:
             ),
             _flags(np.moveaxis(counts, 0, 1)),
         )
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """The distinct pairs of shard and group, the last one repeated to fill the last tile."""
+        group, shard = self.space.replicated[0].T
+        width = min(TILE // self.lanes, len(shard))
+        places = np.minimum(np.arange(-(-len(shard) // width) * width), len(shard) - 1).reshape(-1, width)
+        return Pairs(_indices(shard[places]), _indices(group[places]))
 
     @cached_property
     def price(self) -> Callable[[Cluster], Table]:
@@ -179,22 +212,32 @@ class Search:
     def compiled(self):
         """(tables [D], link points [G, lane], ...) -> scores [D, G, overlap, N, lane], compiled."""
         tables = self.price(self._clusters(0, 0, self.device_points))
-        arguments = tables, self._lane_clusters(0), self.tiles, self.shard.tp, self.groups
-        return jax.jit(self._scores).lower(*arguments).compile()
+        return jax.jit(self._scores).lower(tables, self._lane_clusters(0), *self._arrangement).compile()
 
-    def _scores(self, tables: Table, clusters: Cluster, tiles: Tiles, tp: Array, groups: Plan) -> jax.Array:
+    @property
+    def _arrangement(self) -> tuple[Tiles, Pairs, Array, Plan]:
+        return self.tiles, self.pairs, self.shard.tp, self.groups
+
+    def _scores(
+        self, tables: Table, clusters: Cluster, tiles: Tiles, pairs: Pairs, tp: Array, groups: Plan
+    ) -> jax.Array:
         width = self.blocks.rows.shape[1]
 
         def at_points(table: Table, cluster: Cluster) -> jax.Array:
             exchanged = exchange(table, cluster, tp, self.algorithms)
             envelopes = gradient_envelopes(table, cluster, groups, self.algorithms)
 
+            def at_pairs(some: Pairs) -> list[GradientTime]:
+                here = of_pairs(some, table, exchanged, envelopes)
+                return [reduce_gradients(*here, jnp.float32(overlap)) for overlap in self.space.overlaps]
+
+            reductions = jax.tree.map(_joined, jax.lax.map(at_pairs, pairs))
+
             def at_tile(_, tile: Tiles):
-                here = at_rows(tile, table, exchanged, envelopes)
                 best = []
-                for overlap, counts in zip(self.space.overlaps, tile.counts, strict=True):
-                    plan = tile.plan._replace(overlap=jnp.float32(overlap))
-                    score = jnp.where(counts, self.score(compose(*here, cluster, plan), plan), jnp.inf)
+                for reduction, counts in zip(reductions, tile.counts, strict=True):
+                    prediction = compose(*at_rows(tile, table, exchanged, reduction), cluster, tile.plan)
+                    score = jnp.where(counts, self.score(prediction, tile.plan), jnp.inf)
                     best.append(score.reshape(-1, width, self.lanes).min(1))
                 return None, jnp.stack(best)
 
@@ -265,26 +308,51 @@ def _condensed(tables: Table) -> Table:
     )
 
 
-def at_rows(
-    tile: Tiles, table: Table, exchanged: Exchange, envelopes: dict[str, Envelope]
+def of_pairs(
+    pairs: Pairs, table: Table, exchanged: Exchange, envelopes: dict[str, Envelope]
 ) -> tuple[Table, Exchange, dict[str, Envelope]]:
-    """What the rows of a tile share with others, brought to the rows, [..., row, lane]."""
-
-    def of_shard(leaf: Array) -> jax.Array:
-        return jnp.take(jnp.asarray(leaf), tile.shard, axis=-2, mode="clip")
-
-    def of_group(leaf: Array) -> jax.Array:
-        return jnp.take(jnp.asarray(leaf), tile.group, axis=-2, mode="clip")
-
+    """What decides how long gradient messages take, for pairs of shard and group, [..., pair, lane]."""
     table = table._replace(
-        forward=of_shard(table.forward),
-        backward=of_shard(table.backward),
-        update=of_shard(table.update),
-        ready=of_shard(table.ready),
-        gradients=jax.tree.map(of_shard, table.gradients),
-        memory=jax.tree.map(of_shard, table.memory),
+        backward=_at(table.backward, pairs.shard),
+        ready=_at(table.ready, pairs.shard),
+        gradients=jax.tree.map(lambda leaf: _at(leaf, pairs.shard), table.gradients),
     )
-    return table, jax.tree.map(of_shard, exchanged), jax.tree.map(of_group, envelopes)
+    exchanged, envelopes = (
+        jax.tree.map(lambda leaf, place=place: _at(leaf, place), leaves)
+        for leaves, place in ((exchanged, pairs.shard), (envelopes, pairs.group))
+    )
+    return table, exchanged, envelopes
+
+
+def at_rows(
+    tile: Tiles, table: Table, exchanged: Exchange, reduction: GradientTime
+) -> tuple[Table, Exchange, GradientTime]:
+    """What the rows of a tile share with others, brought to the rows, [row, lane]."""
+    table = table._replace(
+        forward=_at(table.forward, tile.shard),
+        backward=_at(table.backward, tile.shard),
+        update=_at(table.update, tile.shard),
+        memory=jax.tree.map(lambda leaf: _at(leaf, tile.shard), table.memory),
+    )
+    exchanged = exchanged._replace(
+        forward=_at(exchanged.forward, tile.shard), backward=_at(exchanged.backward, tile.shard)
+    )
+    return table, exchanged, jax.tree.map(lambda leaf: _at(leaf, tile.pair), reduction)
+
+
+def _at(leaf: Array, places: Array) -> jax.Array:
+    """[..., n, lane] the places [n] of a leaf [..., m, lane]."""
+    return jnp.take(jnp.asarray(leaf), places, axis=-2, mode="clip")
+
+
+def _joined(leaf: Array) -> Array:
+    """[T, Q, lane] -> [T Q, lane]"""
+    return leaf.reshape(-1, leaf.shape[-1])
+
+
+def _evenly(count: int, most: int) -> int:
+    """Size of the parts, at most `most`, when `count` things are shared out evenly."""
+    return ceil(count / ceil(count / max(1, most)))
 
 
 def _floats(values: Any) -> Any:

@@ -12,7 +12,7 @@ from machines import cluster, widen
 from seed_values import DATA_PARALLEL, MODEL_PARALLEL
 
 from jaxscale import zoo
-from jaxscale.engine import compose, exchange, gradient_envelopes, predict, price
+from jaxscale.engine import compose, exchange, gradient_envelopes, predict, price, reduce_gradients
 from jaxscale.kernels import Roofline
 from jaxscale.levers import LEVERS
 from jaxscale.lowering import lower
@@ -278,7 +278,8 @@ def test_a_block_of_plans_equals_one_at_a_time(workload):
     def composed(tables, machine, plans):
         table = price(tables, machine.device, Shard(plans.micro_batch_size, plans.tp, plans.split))
         exchanged, envelopes = exchange(table, machine, plans.tp), gradient_envelopes(table, machine, plans)
-        return compose(table, exchanged, envelopes, machine, plans).step_time
+        reduction = reduce_gradients(table, exchanged, envelopes, plans.overlap)
+        return compose(table, exchanged, reduction, machine, plans).step_time
 
     together = composed(narrow, machine, block)
     alone = [predicted(workload, widen(machine), plan).step_time for plan in PLANS]
