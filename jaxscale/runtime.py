@@ -8,13 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from jaxscale import stored
+
 
 def use_compilation_cache() -> Path | None:
-    """Keep compiled programs between runs; return their folder, or None where none can be had.
+    """Keep traced and compiled programs between runs; return their folder, or None where none can be had.
 
     The folder is `JAXSCALE_CACHE_DIR` when that is set, else `JAX_COMPILATION_CACHE_DIR`, else jaxscale's own
     in the user's cache folder. A folder made here is open to its owner alone, and one that belongs to
-    somebody else is not used, because JAX runs what it finds there.
+    somebody else is not used, because what is found there is run.
     """
     import jax
     import platformdirs
@@ -32,10 +34,16 @@ def use_compilation_cache() -> Path | None:
     # Most of jaxscale's programs compile in under a second, and a run needs several of them.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    stored.keep_in(folder)
     return folder
 
 
 QUICK_COMPILE = (
+    {
+        "xla_backend_optimization_level": 0,
+        "xla_cpu_use_fusion_emitters": False,
+        "xla_cpu_parallel_codegen_split_count": 1,
+    },
     {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False},
     {"xla_backend_optimization_level": 0},
     {},
@@ -44,7 +52,7 @@ QUICK_COMPILE = (
 
 
 def quick_jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """`jax.jit` for what runs a few times only, where compiling takes longer than all runs.
+    """`jax.jit` for what runs a few times only, where tracing and compiling take longer than all runs.
 
     >>> double = quick_jit(lambda x: 2 * x)
     >>> float(double(1.5))
@@ -57,9 +65,7 @@ def quick_jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any
 
 @functools.cache
 def _quick(function: Callable[..., Any], options: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
-    import jax
-
-    return jax.jit(function, **dict(options), compiler_options=dict(_accepted()))
+    return stored.jit(function, **dict(options), compiler_options=dict(_accepted()))
 
 
 @functools.cache

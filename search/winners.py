@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -21,8 +22,8 @@ from jaxscale.runtime import quick_jit
 from jaxscale.search.reductions import Place
 from jaxscale.search.space import COLUMNS, Blocks, Space
 
-WINNERS = 64
-"""Blocks worked out at a time."""
+FEW, WINNERS = 16, 64
+"""Blocks worked out at a time, in a space that has no more than a few and in any other."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class Winners:
         self.space = space
         self.blocks = blocks
         self.terms = score, kernel_model, algorithms
+        every = prod(space.points) * len(space.overlaps) * len(blocks.rows)
+        self.at_a_time = FEW if every <= FEW else WINNERS
 
     def counts(self, overlap: bool) -> np.ndarray:
         """[N, W] whether a place holds a candidate, and one that no other equals.
@@ -71,9 +74,9 @@ class Winners:
     def work_out(self, places: Sequence[Place]) -> list[Worked]:
         """Every candidate of the blocks at `places`."""
         worked = []
-        for start in range(0, len(places), WINNERS):
-            some = places[start : start + WINNERS]
-            found = self._evaluated([*some, *[some[-1]] * (WINNERS - len(some))])
+        for start in range(0, len(places), self.at_a_time):
+            some = places[start : start + self.at_a_time]
+            found = self._evaluated([*some, *[some[-1]] * (self.at_a_time - len(some))])
             worked += [
                 Worked(self, place, *jax.tree.map(itemgetter(i), found)) for i, place in enumerate(some)
             ]

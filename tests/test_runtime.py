@@ -8,6 +8,7 @@ import sys
 import jax
 import pytest
 
+from jaxscale import stored
 from jaxscale.runtime import use_compilation_cache
 
 OPTIONS = (
@@ -24,6 +25,7 @@ def restore(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     yield
+    stored.keep_in(None)
     for option, value in before.items():
         jax.config.update(option, value)
 
