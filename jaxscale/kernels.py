@@ -93,6 +93,42 @@ def _pooling_window(dimensions: Array, itemsize: Array) -> tuple[Array, Array]:
     return elements, itemsize * elements
 
 
+def _attention(dimensions: Array, itemsize: Array) -> tuple[Array, Array]:
+    """Two products over the pairs of query and key; the score matrix stays on chip (Dao et al. 2022).
+
+    Under a causal mask the last query sees every key, each earlier one sees one key less.
+    """
+    batch, queries, keys, heads, kv_heads, width, causal = dimensions
+    square = jnp.minimum(queries, keys)
+    pairs = queries * keys - causal * square * (square - 1) / 2
+    moved = batch * width * 2 * (queries * heads + keys * kv_heads)
+    return 4 * batch * heads * width * pairs, itemsize * moved
+
+
+def _attention_backward(dimensions: Array, itemsize: Array) -> tuple[Array, Array]:
+    """Five products, the scores among them once more; each of the four tensors and its gradient."""
+    flops, moved = _attention(dimensions, itemsize)
+    return 2.5 * flops, 2 * moved
+
+
+def _embedding(dimensions: Array, itemsize: Array) -> tuple[Array, Array]:
+    """Rows looked up in, or added to, a table; a row that is wanted again need not be fetched again."""
+    rows, width, vocabulary = dimensions
+    return rows * width, itemsize * width * (rows + jnp.minimum(rows, vocabulary))
+
+
+def _recurrent(dimensions: Array, itemsize: Array) -> tuple[Array, Array]:
+    """Products with inputs and state at every step; the weights cross the bus once per pass.
+
+    A layer whose weights fit neither registers nor cache fetches those of the state at every step, which
+    is for a utilization to say: whether they fit depends on the device.
+    """
+    batch, inputs, hidden, gates, timesteps, passes = dimensions
+    weights = gates * hidden * (inputs + hidden)
+    moved = weights + batch * timesteps * (inputs + hidden)
+    return 2 * passes * batch * timesteps * weights, itemsize * passes * moved
+
+
 DIRECT: dict[str, Count] = {
     "convolution_forward": _convolution,
     "convolution_backward_data": _convolution,
@@ -104,6 +140,10 @@ DIRECT: dict[str, Count] = {
     "pooling": _pooling,
     "softmax": _softmax,
     "optimizer": _per_element,
+    "attention_forward": _attention,
+    "attention_backward": _attention_backward,
+    "embedding": _embedding,
+    "recurrent": _recurrent,
 }
 
 IM2COL: dict[str, Count] = DIRECT | {
@@ -120,6 +160,9 @@ MATRIX_FAMILIES = frozenset(
         "convolution_backward_filter",
         "matmul",
         "batched_matmul",
+        "attention_forward",
+        "attention_backward",
+        "recurrent",
     )
 )
 """Families that run on matrix units; the others run at the vector rate."""

@@ -35,6 +35,8 @@ _CONVOLUTION = (
     "groups",
 )
 
+_ATTENTION = ("batch", "query_length", "key_length", "heads", "kv_heads", "head_dim", "causal")
+
 KERNEL_DIMENSIONS: dict[str, tuple[str, ...]] = {
     "convolution_forward": _CONVOLUTION,
     "convolution_backward_data": _CONVOLUTION,
@@ -46,11 +48,16 @@ KERNEL_DIMENSIONS: dict[str, tuple[str, ...]] = {
     "pooling": ("batch", "channels", "in_size", "out_size", "window", "passes"),
     "softmax": ("rows", "columns", "reads", "writes"),
     "optimizer": ("parameters", "reads", "writes", "flops"),
+    "attention_forward": _ATTENTION,
+    "attention_backward": _ATTENTION,
+    "embedding": ("rows", "width", "vocabulary"),
+    "recurrent": ("batch", "inputs", "hidden", "gates", "timesteps", "passes"),
 }
 """Kernel families and the dimensions that determine the time of one kernel.
 
 `reads`, `writes` and `flops` are per element; `in_size`, `out_size` and `window` are products of
-height and width; `passes` is 1 forward and 2 backward.
+height and width; `passes` is 1 forward and 2 backward; `causal` is 1 where a query sees no later key;
+`gates` is 1 in a vanilla, 3 in a GRU and 4 in an LSTM layer.
 """
 
 KERNEL_FAMILIES = tuple(KERNEL_DIMENSIONS)

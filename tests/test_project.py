@@ -18,10 +18,11 @@ PACKAGE = Path(jaxscale.__file__).parent
 
 FLOORS = (
     ("errors",),
-    ("units", "nouns", "files", "runtime", "tables"),
+    ("units", "nouns", "files", "tables"),
+    ("runtime stored",),
     ("hardware_db", "layers network operators zoo onnx_import onnx_operators lowering plans levers"),
     ("kernels", "collectives"),
-    ("memory", "schedule"),
+    ("memory", "schedule", "measurement_format measurements"),
     ("engine",),
     ("convergence", "cost"),
     ("search",),
