@@ -13,11 +13,12 @@ paradl: data-parallel rows of ParaDL (Kahira et al., HPDC 2021) on ABCI, Chainer
     images of 226 pixels. Its `pure_nccl` communicator packs all gradients and reduces them once the backward
     pass has ended (ChainerMN documentation, overview), so one message, blocking. Repeated runs are averaged.
 
-Where one number per family fails: 3x3 convolutions at large batch (VGG, AlexNet) run as Winograd's algorithm
-above the direct roofline, strided and 1x1 ones below it; the only Kepler kernels measured are layers called
-in TensorFlow's slower layout. What the links lack: parameters in host memory are pulled when a step starts,
-before anything can hide it; the two dies of a K80 share one power budget; the NCCL of 2017 drove its ring
-from one multiprocessor. ParaDL's AlexNet waits for its input pipeline.
+The errors are measured, their causes are inferred. Kernels, by one number per family: 3x3 convolutions at
+large batch (VGG, AlexNet) likely run as Winograd's algorithm, above the direct roofline, strided and 1x1 ones
+below it; the only Kepler kernels at hand are layers called in TensorFlow's slower layout. Links: a server
+likely gives out parameters when a step starts, before anything can hide it; the two dies of a K80 likely
+share one power budget; the NCCL of 2017 likely drove its ring from one multiprocessor. ParaDL's AlexNet
+likely waits for its input pipeline.
 
 tf_cnn.synthetic.mape           mean absolute relative error of the step time
 tf_cnn.one_gpu.mape             the same where n_gpus is 1: the error of the kernels

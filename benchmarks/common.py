@@ -25,24 +25,26 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return made
 
 
-def report(name: str, figures: Figures, args: argparse.Namespace) -> None:
+def report(name: str, figures: Figures, args: argparse.Namespace, accelerator: str = "") -> None:
     """Print the figures of one benchmark on stdout.
 
     Args:
         name: the benchmark.
         figures: value by dotted name; None and values that are not finite mean "not measured here".
         args: the options read by `parser`.
+        accelerator: what the figures were measured on beside the CPU.
     """
+    where = machine() | ({"accelerator": accelerator} if accelerator else {})
     if args.json:
         finite = {key: _finite(value) for key, value in figures.items()}
-        print(json.dumps({"name": name, "figures": finite, "machine": machine()}))
+        print(json.dumps({"name": name, "figures": finite, "machine": where}))
         return
     width = max(map(len, figures), default=0)
     print(name)
     for key, value in figures.items():
         known = _finite(value)
         print(f"  {key:<{width}}  {'not measured' if known is None else format(known, '.4g'):>12}")
-    print("  " + ", ".join(f"{key} {value}" for key, value in machine().items()))
+    print("  " + ", ".join(f"{key} {value}" for key, value in where.items()))
 
 
 def machine() -> dict[str, str | int]:

@@ -27,7 +27,8 @@ import pandas as pd
 
 from common import parser, report
 from jaxscale import hardware_db
-from jaxscale.hardware_db.loader import WIDER
+from jaxscale.hardware_db.loader import has_rate, runs_in
+from jaxscale.hardware_db.schema import GENERATIONS
 from jaxscale.kernels import MATRIX_FAMILIES, Roofline
 from jaxscale.nouns import KERNEL_DIMENSIONS, KERNEL_FAMILIES, PRECISIONS
 from utilization_data import SOURCES, Table
@@ -41,23 +42,6 @@ OVERHEADS = 5.0
 LEAST_ROWS = 10
 """Fewer rows of one source on one device have no vote."""
 
-GENERATIONS = {
-    "nvidia": (
-        "kepler",
-        "maxwell",
-        "pascal",
-        "volta",
-        "turing",
-        "ampere",
-        "ada",
-        "hopper",
-        "blackwell",
-    ),
-    "amd": ("gcn5", "cdna1", "cdna2", "cdna3", "rdna2"),
-    "others": ("xe2", "tpu", "other"),
-}
-"""By vendor, in the order in which neighbours are counted."""
-
 SIBLING = {
     "convolution_backward_data": "convolution_forward",
     "convolution_backward_filter": "convolution_forward",
@@ -66,6 +50,10 @@ SIBLING = {
     "softmax": "elementwise",
     "pooling": "elementwise",
     "optimizer": "elementwise",
+    "attention_forward": "batched_matmul",
+    "attention_backward": "batched_matmul",
+    "embedding": "elementwise",
+    "recurrent": "matmul",
 }
 """Family -> the family it resembles, where its own was not measured."""
 
@@ -225,13 +213,7 @@ def _runs_in(generation: str, precision: str) -> str:
     entries = map(hardware_db.load_device, hardware_db.device_names())
     devices = [entry for entry in entries if entry.generation == generation]
 
-    def has(name: str) -> bool:
-        return any(getattr(entry, f"peak_{name}_tflop_per_s") for entry in devices)
-
-    while precision != "fp32" and not has(precision):
-        wider = WIDER[precision]
-        precision = next(filter(has, wider), wider[-1])
-    return precision
+    return runs_in(precision, lambda name: any(has_rate(entry, name) for entry in devices))
 
 
 def _neighbours(generation: str) -> list[str]:

@@ -17,6 +17,7 @@ from jaxscale.errors import InputError
 from jaxscale.hardware_db import keys, links, store
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     import jax
@@ -141,21 +142,28 @@ def _device_parts(name: str, path: Path, gpus: int | None, network: str | None) 
     return ClusterParts(name, entry, None, port, nics, 1, gpus or 1)
 
 
+def fills_nodes(gpus: int, size: int) -> bool:
+    """Whether `gpus` devices are what a job gets of nodes of `size`: a part of one, or whole ones.
+
+    >>> [gpus for gpus in range(1, 25) if fills_nodes(gpus, 8)]
+    [1, 2, 3, 4, 5, 6, 7, 8, 16, 24]
+    """
+    return gpus <= size or gpus % size == 0
+
+
 def _split(name: str, gpus: int | None, size: int, nodes: int | None) -> tuple[int, int]:
     """Return devices per node and number of nodes (`size` devices in a node, at most `nodes` of them)."""
     gpus = size * (nodes or 1) if gpus is None else gpus
     if nodes is not None and gpus > size * nodes:
         raise InputError(f"{name!r} has {size * nodes} GPUs, {gpus} are more than that")
-    if gpus <= size:
-        return gpus, 1
-    if gpus % size:
+    if not fills_nodes(gpus, size):
         below = gpus // size * size
         nearest = str(below) if nodes is not None and gpus // size >= nodes else f"{below} or {below + size}"
         raise InputError(
             f"{gpus} GPUs do not fill nodes of {size} ({name!r}), allowed are up to {size} "
             f"or multiples of {size}, the nearest {nearest}"
         )
-    return size, gpus // size
+    return min(gpus, size), -(-gpus // size)
 
 
 def _network(name: str, ports: int) -> tuple[NetworkEntry, int]:
@@ -203,13 +211,26 @@ def _device(entry: DeviceEntry) -> nouns.Device:
     )
 
 
+def runs_in(precision: str, has: Callable[[str], bool]) -> str:
+    """Return the format in which matrix kernels of a format run, where a device `has` the rates of some.
+
+    >>> runs_in("fp8", lambda name: name in ("fp16", "fp32"))
+    'fp16'
+    """
+    while precision != "fp32" and not has(precision):
+        wider = WIDER[precision]
+        precision = next(filter(has, wider), wider[-1])
+    return precision
+
+
+def has_rate(entry: DeviceEntry, precision: str) -> bool:
+    """Return whether a device has a matrix rate of its own for a format."""
+    return bool(keys.si(entry, f"peak_{precision}_tflop_per_s"))
+
+
 def _peak(entry: DeviceEntry, precision: str) -> float:
     """Return the matrix rate of a format in FLOP/s, of the next wider one where the device lacks it."""
-    own = keys.si(entry, f"peak_{precision}_tflop_per_s")
-    if own:
-        return own
-    native = [wider for wider in WIDER[precision] if keys.si(entry, f"peak_{wider}_tflop_per_s")]
-    return _peak(entry, native[0] if native else WIDER[precision][-1])
+    return keys.si(entry, f"peak_{runs_in(precision, functools.partial(has_rate, entry))}_tflop_per_s")
 
 
 def _array(values: Any) -> jax.Array:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
 
@@ -30,6 +30,20 @@ NotNegative = Annotated[float, Field(ge=0, le=1e15)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Text = Annotated[str, Field(min_length=1)]
+
+
+NvidiaGeneration = Literal[
+    "kepler", "maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell"
+]
+AmdGeneration = Literal["gcn5", "cdna1", "cdna2", "cdna3", "rdna2"]
+OtherGeneration = Literal["xe2", "tpu", "other"]
+
+GENERATIONS: dict[str, tuple[str, ...]] = {
+    "nvidia": get_args(NvidiaGeneration),
+    "amd": get_args(AmdGeneration),
+    "others": get_args(OtherGeneration),
+}
+"""Generations of devices by vendor, the oldest first."""
 
 
 class _Table(BaseModel):
@@ -76,25 +90,7 @@ class DeviceEntry(Entry):
     """One accelerator as software sees it (one die of a K80, one GCD of an MI250X)."""
 
     vendor: Literal["nvidia", "amd", "intel", "google", "other"]
-    generation: Literal[
-        "kepler",
-        "maxwell",
-        "pascal",
-        "volta",
-        "turing",
-        "ampere",
-        "ada",
-        "hopper",
-        "blackwell",
-        "gcn5",
-        "cdna1",
-        "cdna2",
-        "cdna3",
-        "rdna2",
-        "xe2",
-        "tpu",
-        "other",
-    ]
+    generation: Literal[NvidiaGeneration, AmdGeneration, OtherGeneration]
     peak_fp32_tflop_per_s: Positive
     peak_tf32_tflop_per_s: Positive | None = None
     peak_fp16_tflop_per_s: Positive | None = None

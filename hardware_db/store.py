@@ -108,6 +108,11 @@ def locate(name: str, kinds: tuple[str, ...], besides: Path | None = None) -> tu
         if path.stem.lower() in files[kind]
         for alias in _aliases(path)
     }
+    if folded not in aliases and os.path.exists(name):
+        raise InputError(
+            f"{name!r} is {'a folder' if os.path.isdir(name) else 'no .toml file'}, allowed are names and"
+            f" .toml files; folders of entries belong in {PATH_VARIABLE}"
+        )
     stems = [stem for kind in kinds for stem in files[kind]]
     return aliases[choose(" or ".join(kinds), name, [*stems, *aliases])]
 

@@ -54,7 +54,7 @@ def _sentence(model: type[BaseModel], error: ErrorDetails, kind: str) -> str:
     if error["type"] == "extra_forbidden":
         known = list(_model_at(model, error["loc"][:-1]).model_fields)
         close = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
-        hint = f", did you mean {close[0]!r}?" if close else ","
+        hint = f", did you mean {close[0]!r}?" if close else ""
         return f"{path!r} is not a key of a {kind}{hint} (allowed: {', '.join(known)})"
     if error["type"] == "missing":
         return f'{path!r} is missing; a {kind} needs it{unit} (or a base = "NAME" to inherit it from)'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,11 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale.engine import GRADIENT_ALGORITHMS, predict, usable
+from jaxscale import collectives
+from jaxscale.engine import GRADIENT_ALGORITHMS, gradient_envelopes, predict, price, usable
 from jaxscale.errors import InputError
 from jaxscale.kernels import KernelModel
 from jaxscale.levers import LEVERS
-from jaxscale.nouns import REASONS, Cluster, Memory, Plan, Prediction, Workload
+from jaxscale.nouns import PRECISIONS, REASONS, Cluster, Memory, Plan, Prediction, Shard, Workload
 from jaxscale.runtime import quick_jit
 from jaxscale.search.space import COLUMNS, Space
 
@@ -40,6 +42,10 @@ class Explanation(NamedTuple):
     prediction: Prediction
     elasticities: dict[str, float]
     """d log(step time) / d log(lever), per name of `TIME_LEVERS`."""
+    precision: str
+    """Format of the matrix kernels."""
+    gradients_by: dict[str, int]
+    """Gradient messages by the algorithm that reduces them, the most used first."""
 
 
 def explain(
@@ -68,17 +74,17 @@ def explain(
     >>> max(bounds(found.elasticities), key=bounds(found.elasticities).get)  # its kernels are tiny
     'launch overhead'
     """
+    algorithms = usable(algorithms or GRADIENT_ALGORITHMS, cluster)
     with jax.enable_x64(True):
-        gradient, prediction = _gradient(
-            dict.fromkeys(TIME_LEVERS, np.zeros(())),
-            _widened(workload),
-            _widened(cluster),
-            plan.lower(network, np.float64),
-            kernel_model,
-            usable(algorithms or GRADIENT_ALGORITHMS, cluster),
-        )
+        given = _widened(workload), _widened(cluster), plan.lower(network, np.float64)
+        log_factors = dict.fromkeys(TIME_LEVERS, np.zeros(()))
+        gradient, prediction = _gradient(log_factors, *given, kernel_model, algorithms)
         prediction, gradient = jax.tree.map(np.asarray, (prediction, gradient))
-    return Explanation(prediction, {name: float(gradient[name]) for name in TIME_LEVERS})
+        reductions = np.asarray(_reductions(*given, algorithms))
+    elasticities = {name: float(gradient[name]) for name in TIME_LEVERS}
+    fastest = reductions.argmin(0)[reductions.min(0) > 0]
+    by = Counter(algorithms[i] for i in fastest).most_common()
+    return Explanation(prediction, elasticities, PRECISIONS[int(workload.precision)], dict(by))
 
 
 def bounds(elasticities: dict[str, float]) -> dict[str, float]:
@@ -168,6 +174,19 @@ def _gradient(log_factors, workload, cluster, plan, kernel_model, algorithms):
         return jnp.log(prediction.step_time), prediction
 
     return jax.grad(log_time, has_aux=True)(log_factors)
+
+
+@partial(quick_jit, static_argnames=("algorithms",))
+def _reductions(workload: Workload, cluster: Cluster, plan: Plan, algorithms: tuple[str, ...]) -> jax.Array:
+    """[algorithm, message] s of reducing each message of each group, 0 where there is nothing to reduce."""
+    table = price(workload, cluster.device, Shard(plan.micro_batch_size, plan.tp, plan.split))
+    envelopes = {name: gradient_envelopes(table, cluster, plan, (name,)) for name in algorithms}
+    return jnp.array(
+        [
+            jnp.concatenate([collectives.time(each[who], size) for who, size in table.gradients.items()])
+            for each in envelopes.values()
+        ]
+    )
 
 
 @quick_jit

@@ -56,7 +56,7 @@ def _of_link(leaf: str, dimension: str, level: str) -> Lever:
 
 
 def _peak_flops() -> Lever:
-    """Matrix and vector units scale together; the value is the FP32 matrix rate."""
+    """Matrix and vector units scale together in every format; the value is the FP32 matrix rate."""
 
     def scale(cluster: Cluster, factor: Array) -> Cluster:
         device = cluster.device

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxscale.explain import bounds
 from jaxscale.levers import LEVERS
+from jaxscale.nouns import PRECISIONS
 from jaxscale.plans import split_text
 from jaxscale.tables import number, table
 from jaxscale.units import format_quantity
@@ -196,13 +197,21 @@ def bounds_table(shares: Mapping[str, float]) -> Table:
     )
 
 
-def elasticities_table(elasticities: Mapping[str, float], cluster: Cluster) -> Table:
-    """By how many percent the step grows when a lever grows by one percent."""
+def elasticities_table(elasticities: Mapping[str, float], cluster: Cluster, precision: str) -> Table:
+    """By how many percent the step grows when a lever grows by one percent.
+
+    Args:
+        elasticities: from `explain`.
+        cluster: where the plan runs.
+        precision: format of the matrix kernels, whose peak is shown; the peaks of all formats move together.
+    """
     rows = []
     for name, elasticity in elasticities.items():
-        value = float(LEVERS[name].get(cluster))
-        shown = format_quantity(value, LEVERS[name].dimension) if value > 0 else "absent"
-        label = f"{name} (FP32)" if name == "peak_flops" else name
+        label, value = name, LEVERS[name].get(cluster)
+        if name == "peak_flops":
+            label = f"{name} ({precision.upper()})"
+            value = cluster.device.peak_flops[PRECISIONS.index(precision)]
+        shown = format_quantity(float(value), LEVERS[name].dimension) if value > 0 else "absent"
         rows.append((label, shown, f"{elasticity:+.4f}" if _cleared(elasticity) else "0"))
     return table("Elasticities", ("lever", "now", "d log step / d log lever"), rows)
 
@@ -226,12 +235,15 @@ def explanation_table(explanation: Explanation, cluster: Cluster, columns: int =
         time_table(prediction),
         memory_table(prediction.memory, float(cluster.device.memory_capacity)),
         bounds_table(bounds(explanation.elasticities)),
-        elasticities_table(explanation.elasticities, cluster),
+        elasticities_table(explanation.elasticities, cluster, explanation.precision),
     )
     grid = Table.grid(padding=(0, 5))
     in_a_row = 2 if columns >= SIDE_BY_SIDE else 1
     for first in range(0, len(tables), in_a_row):
         grid.add_row(*tables[first : first + in_a_row])
+    if explanation.gradients_by:
+        by = ", ".join(f"{count} by {name}" for name, count in explanation.gradients_by.items())
+        grid.add_row(f"Gradient messages: {by}")
     return grid
 
 
@@ -239,6 +251,7 @@ def explanation_record(explanation: Explanation) -> dict[str, Any]:
     """What bounds a plan, as plain values."""
     return {
         "elasticities": explanation.elasticities,
+        "gradient_messages_by": explanation.gradients_by,
         "bounds": {
             name.replace(" ", "_").replace("-", "_"): share
             for name, share in bounds(explanation.elasticities).items()

@@ -94,6 +94,15 @@ def test_hardware(answer, answered):
     assert "900 GB/s" in answer("hardware", "show", "v100")[1]
 
 
+@pytest.mark.parametrize(
+    "words", [("models", "lenet-5"), ("hardware", "hdr"), ("hardware", "V100", "--json")]
+)
+def test_a_name_alone_is_shown(answer, words):
+    group, *rest = words
+    assert answer(*words) == answer(group, "show", *rest)
+    assert answer(*words)[0] == 0
+
+
 # --- predict -----------------------------------------------------------------------------------------------
 
 
@@ -115,6 +124,17 @@ def test_predict_shows_a_breakdown(answer):
     assert (code, err) == (0, "")
     for part in ("8 devices", "Time", "Memory", "Bound by", "Elasticities", "inter_node_bandwidth"):
         assert part in out
+
+
+def test_a_format_without_a_rate_is_noted(answer):
+    """V100: no FP8 on the data sheet, so FP16; H100: FP8 of its own."""
+    given = ("--batch", "64", "--messages", "1", "--precision", "fp8", "--plan", "dp=1", "--json")
+    code, _, err = answer("predict", "lenet-5", "--cluster", "dgx-1-v100", *given)
+    assert code == 0
+    [said] = err.splitlines()
+    assert said.startswith("jaxscale: note: v100-sxm2-16gb has no matrix rate for fp8")
+    assert said.endswith("at its fp16 rate")
+    assert answer("predict", "lenet-5", "--cluster", "h100", *given)[2] == ""
 
 
 def test_a_plan_beyond_the_cluster_is_infeasible(answer):
@@ -189,10 +209,16 @@ TOO_BIG = ("vgg16", "--cluster", "titan-xp", "--batch", "64", "--micro-batch", "
 def test_nearest_miss_and_remedy(answer):
     code, out, err = answer("optimize", *TOO_BIG, "--messages", "1")
     assert (code, out) == (1, "")
-    assert err.startswith("jaxscale: error: no plan fits: the one that needs the least memory, batch=64,dp=1")
-    assert "too much" in err
-    assert "it would fit with any --micro-batch or --cluster " in err
-    assert err.count("\n") == 1
+    said, error = err.splitlines()
+    assert said.endswith(
+        "titan-xp has no matrix rate for fp16 in the hardware database, so matrix kernels run at"
+        " its fp32 rate"
+    )
+    assert error.startswith(
+        "jaxscale: error: no plan fits: the one that needs the least memory, batch=64,dp=1"
+    )
+    assert "too much" in error
+    assert "it would fit with --micro-batch left out or --cluster " in error
 
 
 # --- sweep -------------------------------------------------------------------------------------------------
@@ -247,6 +273,7 @@ SWEEP = ("sweep", "lenet-5")
         (("optimize", "--kernels", "learned"), "unknown kernel model 'learned'"),
         (("optimize", "--messages", "0"), "--messages: the count '0' is zero"),
         (("optimize", "--network", "hdrr"), "did you mean 'hdr'"),
+        (("optimize", "--cluster", "."), "'.' is a folder, allowed are names and .toml files"),
         (("optimize", "missing.onnx"), "cannot read missing.onnx"),
         (("optimize", "models/net.pt"), "looks like a file, but only .onnx files can be read"),
         (("optimize", "lenet-5", "--image-size", "1"), "image_size 1 is too small"),
@@ -257,6 +284,8 @@ SWEEP = ("sweep", "lenet-5")
         (("predict", "lenet-5", "--plan", "dp=2", "--batch", "64"), "Missing option '--cluster'"),
         ((*PREDICT, "dp=8", "--batch", "4"), "smaller than dp = 8"),
         ((*PREDICT, "dp=3", "--batch", "64"), "not a multiple of dp"),
+        ((*PREDICT, "dp=12", "--batch", "48"), "12 GPUs do not fill nodes of 8"),
+        ((*PREDICT, "dp=12", "--batch", "48", "--gpus", "16"), "12 GPUs do not fill nodes of 8"),
         ((*PREDICT, "dpp=3", "--batch", "64"), "did you mean 'dp'"),
         ((*PREDICT, "dp=2"), "the plan needs a batch"),
         (SWEEP, "Missing option '--vary'"),
@@ -269,6 +298,7 @@ SWEEP = ("sweep", "lenet-5")
         ((*SWEEP, "--cluster", "v100", "--vary", "intra_node_bandwidth=1GB/s"), "no such link"),
         ((*SWEEP, "--plot", "a.png", *VARIED[:4], "--vary", "tp=1,2"), "one or two varied quantities, not 3"),
         ((*SWEEP, "--plot", "a.png", "--vary", "batch=1:99:+1", "--vary", "tp=1:99:+1"), "at most 12 lines"),
+        (("models", "vgg"), "unknown network 'vgg': did you mean 'vgg1"),
         (("models", "show", "vgg"), "unknown network 'vgg': did you mean 'vgg1"),
         (("hardware", "show", "v1000"), "did you mean 'v100"),
         (("hardware", "list", "--kind", "device"), "did you mean 'devices'"),
@@ -310,6 +340,37 @@ def test_help_of_a_subcommand_loads_no_jax():
         finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
         assert finished.returncode == 0, name
         assert "--" in finished.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("optimize", "resnet5"),
+        ("optimize", "--cluster", "dgx1-v100"),
+        ("predict", "lenet-5", "--cluster", "dgx-1-v100", "--network", "hdrr", "--plan", "dp=1"),
+        ("sweep", "resnet5", "--vary", "batch=64"),
+    ],
+)
+def test_a_name_that_nobody_knows_is_refused_before_jax_is_loaded(words):
+    script = (
+        f"import sys; from jaxscale.cli.main import run; code = run({words})\n"
+        "sys.exit('jax' if 'jax' in sys.modules else code)"
+    )
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert finished.returncode == 2
+    assert "did you mean" in finished.stderr
+
+
+def test_a_sweep_notes_the_format_and_names_the_peak(answer):
+    """Sweeps of a V100 in BF16 run at the FP32 rate, and a peak that is varied is the one of FP32."""
+    given = ("--cluster", "v100", "--precision", "bf16", "--batch", "8", "--messages", "1")
+    code, out, err = answer("sweep", "lenet-5", *given, "--vary", "peak_flops=10TFLOP/s")
+    assert code == 0
+    assert err == (
+        "jaxscale: note: v100 has no matrix rate for bf16 in the hardware database, so matrix kernels run at"
+        " its fp32 rate\n"
+    )
+    assert "FP32 peak flops" in out
 
 
 def test_a_sweep_compares_with_the_best_of_all_its_rows_also_those_not_shown(answer, monkeypatch):

@@ -67,9 +67,23 @@ def test_misuse_names_the_help_page(run):
     assert err.endswith("(see 'jaxscale try --help')\n")
 
 
-def test_an_unexpected_error_keeps_its_traceback(run):
-    with pytest.raises(ZeroDivisionError):
-        run(lambda: 1 / 0)
+def test_a_defect_has_a_code_of_its_own_and_its_traceback_on_request(run, monkeypatch):
+    monkeypatch.delenv("JAXSCALE_DEBUG", raising=False)
+    code, out, err = run(lambda: 1 / 0)
+    assert (code, out) == (70, "")  # EX_SOFTWARE of sysexits.h
+    assert err.startswith(
+        "jaxscale: error: a defect of jaxscale, ZeroDivisionError: division by zero; please report"
+    )
+    assert err.count("\n") == 1
+    monkeypatch.setenv("JAXSCALE_DEBUG", "1")
+    code, _, err = run(lambda: 1 / 0)
+    assert code == 70
+    assert err.startswith("Traceback") and "1 / 0" in err
+
+
+def test_help_names_the_exit_codes():
+    codes = command("--help").stdout.split("Exit codes:")[1]
+    assert all(f" {code} " in codes for code in (0, 1, 2, 70))
 
 
 def command(*args, **options):

@@ -60,6 +60,30 @@ def test_elasticity_is_the_slope_of_the_logarithms():
             assert found.elasticities[name] == pytest.approx(slope, abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("algorithms", "fastest"),
+    [
+        # 4 ranks on a link of 50 GB/s and 1 us: ring 6 us + 1.5 n/B, flat tree 2 us + 4 n/B, equal at 80 kB.
+        # The third convolution alone has 193 kB; all the other layers together have 54 kB.
+        (("ring", "flat_tree"), {"ring": 1, "flat_tree": 1}),
+        # Host memory of 10 GB/s: 2 us + 10 n/B, slower than the ring beyond 24 kB.
+        (("ring", "parameter_server"), {"ring": 2}),
+        (("parameter_server",), {"parameter_server": 2}),
+    ],
+)
+def test_messages_are_counted_by_their_fastest_algorithm(algorithms, fastest):
+    found = explain(NETWORK, WORKLOAD, machine(), PLANS[1], algorithms=algorithms)
+    assert found.gradients_by == fastest
+
+
+def test_one_device_reduces_nothing():
+    assert explain(NETWORK, WORKLOAD, machine(), PLANS[0]).gradients_by == {}
+
+
+def test_the_format_of_the_matrix_kernels_is_named():
+    assert explain(NETWORK, lower(NETWORK, "bf16", messages=2), machine(), PLANS[0]).precision == "bf16"
+
+
 def test_terms_add_up():
     prediction = explain(NETWORK, WORKLOAD, machine(), PLANS[3]).prediction
     assert sum(prediction.time) == pytest.approx(float(prediction.step_time))

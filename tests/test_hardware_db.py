@@ -8,7 +8,8 @@ import pytest
 
 from jaxscale import hardware_db
 from jaxscale.errors import InputError
-from jaxscale.hardware_db import keys
+from jaxscale.hardware_db import keys, loader
+from jaxscale.hardware_db.schema import GENERATIONS
 from jaxscale.nouns import KERNEL_FAMILIES, PRECISIONS, Cluster
 
 DEVICES, NODES = hardware_db.device_names(), hardware_db.node_names()
@@ -157,6 +158,29 @@ def test_fp8_without_fp16_runs_in_bf16():
     assert tpu.peak_flops[PRECISIONS.index("fp8")] == np.float32(459e12)
     # FP16 is held by TF32, here three BF16 passes.
     assert tpu.peak_flops[PRECISIONS.index("fp16")] == np.float32(153e12)
+
+
+def test_the_format_in_which_a_device_runs_another():
+    """V100 has FP32 and FP16, H100 also TF32, BF16 and FP8 (data sheets)."""
+
+    def native(device: str) -> list[str]:
+        entry = hardware_db.load_device(device)
+        return [loader.runs_in(name, lambda each: loader.has_rate(entry, each)) for name in PRECISIONS]
+
+    assert native("h100") == list(PRECISIONS)
+    assert dict(zip(PRECISIONS, native("v100"), strict=True)) == {
+        "fp32": "fp32",
+        "tf32": "fp32",
+        "fp16": "fp16",
+        "bf16": "fp32",
+        "fp8": "fp16",
+    }
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_generations_belong_to_their_vendor(name):
+    entry = hardware_db.load_device(name)
+    assert entry.generation in GENERATIONS.get(entry.vendor, GENERATIONS["others"])
 
 
 def test_vector_rates():

@@ -103,11 +103,31 @@ def test_an_alias_in_any_spelling_of_toml(folder):
     assert hardware_db.load_node("desk").gpus == 2
 
 
-@pytest.mark.parametrize("name", ["", " ", "..", "/", "a" * 10_000, "*", "nodes/dgx-2"])
+@pytest.mark.parametrize("name", ["", " ", "a" * 10_000, "*", "nodes/dgx-2", "\0"])
 def test_odd_names(name):
     with pytest.raises(InputError, match="unknown cluster or node or device") as caught:
         hardware_db.cluster(name)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["..", "/"])
+def test_a_folder_is_no_entry(name):
+    with pytest.raises(InputError, match=r"is a folder, allowed are names and \.toml files; .*HARDWARE_PATH"):
+        hardware_db.cluster(name)
+
+
+def test_another_file_is_no_entry(tmp_path):
+    path = write(tmp_path / "node.json", "{}")
+    with pytest.raises(InputError, match=r"node.json' is no \.toml file, allowed are"):
+        hardware_db.cluster(str(path))
+
+
+def test_a_name_comes_before_a_folder_of_that_name(tmp_path, monkeypatch):
+    (tmp_path / "dgx-2").mkdir()
+    (tmp_path / "v100").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert float(hardware_db.cluster("dgx-2").gpus_per_node) == 16
+    assert hardware_db.load_device("v100").memory_bandwidth_gb_per_s == 900
 
 
 def test_a_changed_file_is_read_again(folder):
@@ -154,7 +174,7 @@ BANDWIDTH = "memory_bandwidth_gb_per_s = 900.0"
     [
         (BANDWIDTH, "memory_bandwidth_gbit_per_s = 7200.0",
          ("memory_bandwidth_gbit_per_s", "did you mean 'memory_bandwidth_gb_per_s'")),
-        (BANDWIDTH, BANDWIDTH + "\ncolour = 3", ("'colour' is not a key of a device", "memory_capacity_gb")),
+        (BANDWIDTH, BANDWIDTH + "\nxyz = 3", ("'xyz' is not a key of a device (allowed: ", "power_w")),
         (BANDWIDTH, "", ("'memory_bandwidth_gb_per_s' is missing", "GB/s")),
         ("= 900.0", "= -900.0", ("memory_bandwidth_gb_per_s", "-900.0", "number in GB/s from 1e-09")),
         ("= 900.0", "= 0.0", ("memory_bandwidth_gb_per_s", "0.0", "a finite number in GB/s")),

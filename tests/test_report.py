@@ -80,17 +80,27 @@ def test_plans_are_compared_with_the_best():
 
 def test_explanation_shows_every_term():
     elasticities = dict.fromkeys(TIME_LEVERS, 0.0) | {"peak_flops": -0.75, "launch_overhead": 0.25}
-    explanation = Explanation(prediction(), elasticities)
+    explanation = Explanation(prediction(), elasticities, "fp16", {"ring": 6, "tree": 2})
     shown = text(report.explanation_table(explanation, MACHINE))
     for name in (*report.TIME_NAMES.values(), *Memory._fields, *TIME_LEVERS):
         assert name in shown
     assert "75.0%" in shown
     assert "-0.7500" in shown
     assert "16 GB" in shown
+    assert "Gradient messages: 6 by ring, 2 by tree" in shown
     record = report.explanation_record(explanation)
     assert record["bounds"]["compute"] == 0.75
     assert sum(record["bounds"].values()) == 1
     assert all(math_name.isidentifier() for math_name in record["bounds"])
+
+
+def test_the_peak_is_that_of_the_format_in_use():
+    """V100: 15.7 TFLOP/s in FP32, 125 TFLOP/s in FP16 (data sheet)."""
+    peaks = jnp.array([15.7e12, 15.7e12, 125e12, 15.7e12, 125e12])
+    machine = MACHINE._replace(device=MACHINE.device._replace(peak_flops=peaks))
+    for precision, words in (("fp32", "(FP32)  15.7 TFLOP/s"), ("fp16", "(FP16)  125 TFLOP/s")):
+        shown = text(report.elasticities_table({"peak_flops": -1.0}, machine, precision))
+        assert words in " ".join(shown.split()).replace(") ", ")  ")
 
 
 @pytest.mark.parametrize(

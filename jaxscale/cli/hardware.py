@@ -6,15 +6,15 @@ import json
 
 import click
 
-from jaxscale.cli.options import Named
+from jaxscale.cli.options import Named, ShowGroup
 
 KINDS = {"devices": "device", "nodes": "node", "networks": "network", "clusters": "cluster"}
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=ShowGroup, invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """List devices, nodes, networks and clusters, or show one."""
+    """List devices, nodes, networks and clusters; a name alone shows that one."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_, kind=None, as_json=False)
 

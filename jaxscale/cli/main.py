@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
@@ -29,6 +30,11 @@ SUBCOMMANDS = {
 
 INTERRUPTED, BROKEN_PIPE, TERMINATED = 130, 141, 143
 """Exit codes of a shell command that ends by SIGINT, SIGPIPE, SIGTERM."""
+
+DEFECT = 70
+"""Exit code of an error inside the program (EX_SOFTWARE of sysexits.h)."""
+
+DEBUG_VARIABLE = "JAXSCALE_DEBUG"
 
 
 class LazyGroup(click.Group):
@@ -61,7 +67,8 @@ class LazyGroup(click.Group):
     cls=LazyGroup,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 answered, 1 no feasible plan, 2 bad input. Try: jaxscale optimize",
+    epilog="Exit codes: 0 answered, 1 no feasible plan, 2 bad input, 70 a defect of jaxscale."
+    " Try: jaxscale optimize",
 )
 @click.version_option(__version__, prog_name="jaxscale", message="%(prog)s %(version)s")
 @click.pass_context
@@ -89,7 +96,8 @@ def run(args: Sequence[str]) -> int:
     """Run the command line and return its exit code; an error becomes one sentence on stderr.
 
     Returns:
-        0 answered, 1 no feasible plan, 2 bad input, 130 interrupted, 141 stdout was closed.
+        0 answered, 1 no feasible plan, 2 bad input, 70 a defect of jaxscale itself, whose traceback is shown
+        where JAXSCALE_DEBUG is set, 130 interrupted, 141 stdout was closed.
     """
     try:
         return _invoke(args)
@@ -104,6 +112,14 @@ def run(args: Sequence[str]) -> int:
         return _fail("interrupted before the answer was complete", INTERRUPTED)
     except BrokenPipeError:
         return _discard_output()
+    except Exception as defect:
+        if os.environ.get(DEBUG_VARIABLE):
+            traceback.print_exc()
+        return _fail(
+            f"a defect of jaxscale, {type(defect).__name__}: {defect}; please report it with the command and"
+            f" what {DEBUG_VARIABLE}=1 adds",
+            DEFECT,
+        )
 
 
 def _invoke(args: Sequence[str]) -> int:

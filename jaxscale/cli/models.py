@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from jaxscale.cli.options import Counts, read_model
+from jaxscale.cli.options import Counts, ShowGroup, read_model
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=ShowGroup, invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
-    """List the networks of the zoo, or show one."""
+    """List the networks of the zoo; a name alone shows that one."""
     if ctx.invoked_subcommand is None:
         _list(as_json)
 

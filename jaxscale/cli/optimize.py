@@ -39,18 +39,23 @@ def command(model, cluster, network, gpus, batch, tp, micro_batch, algorithms, k
     """
     out, plot, as_json, terms, per_layer = map(given.pop, ("out", "plot", "as_json", "terms", "per_layer"))
     options.require_outputs(out, plot)
+    options.require_cluster(cluster, network)
+    trained = options.read_model(
+        EXAMPLE_MODEL if model is None else model, given.pop("image_size"), given.pop("classes")
+    )
     from jaxscale.runtime import use_compilation_cache
 
     use_compilation_cache()
-    from jaxscale.cli.problem import Problem, Training, search
+    from jaxscale.cli.problem import Problem, Training, note_format, search
     from jaxscale.explain import explain
     from jaxscale.report import candidate_record
     from jaxscale.search import BestPer, TopK
 
     gpus = gpus or ((EXAMPLE_GPUS,) if cluster is None else None)
-    training = Training.read(EXAMPLE_MODEL if model is None else model, **given)
+    training = Training(trained, **given)
     problem = Problem(training, cluster or EXAMPLE_CLUSTER, network, gpus, batch, tp, micro_batch)
     _say_what_was_assumed(model, cluster, batch, problem)
+    note_format(training.precision, problem.parts)
     space = problem.space()
     several = [BestPer("global_batch_size")] if len(problem.batches) > 1 else []
     found = search(problem, space, [TopK(top), *several], algorithms)

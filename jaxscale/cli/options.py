@@ -30,6 +30,15 @@ MOST_DEVICES, MOST_SAMPLES = 10_000_000, 1_000_000_000
 PER_LAYER = "per-layer"
 
 
+class ShowGroup(click.Group):
+    """A group with a command `show`, which also takes a name that stands where a command could."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        return super().resolve_command(ctx, args if args[0] in self.commands else ["show", *args])
+
+
 class Counts(click.ParamType):
     """One positive whole number or a range of them, as a tuple."""
 
@@ -203,6 +212,13 @@ def read_model(model: str, image_size: int | None = None, classes: int | None = 
     from jaxscale import zoo
 
     return zoo.build(model, image_size, classes)
+
+
+def require_cluster(cluster: str | None, network: str | None) -> None:
+    """Refuse hardware that nobody knows before JAX is loaded, which takes a second."""
+    from jaxscale.hardware_db import cluster_parts
+
+    cluster_parts(EXAMPLE_CLUSTER if cluster is None else cluster, None, network)
 
 
 def require_outputs(out: str | None, plot: str | None) -> None:

@@ -39,18 +39,22 @@ def command(model, text, cluster, network, gpus, batch, algorithms, kernels, as_
     """
     if cluster is None:
         raise click.UsageError("Missing option '--cluster'.")
+    options.require_cluster(cluster, network)
+    trained = options.read_model(model, given.pop("image_size"), given.pop("classes"))
     from jaxscale.runtime import use_compilation_cache
 
     use_compilation_cache()
     from jaxscale import hardware_db, report
-    from jaxscale.cli.problem import Training, devices_for
+    from jaxscale.cli.problem import Training, note_format
     from jaxscale.explain import explain
     from jaxscale.plans import parse_plan
 
     plan = parse_plan(text, batch)
-    training = Training.read(model, **given)
-    gpus = gpus or devices_for(plan, cluster, network)
-    built = hardware_db.cluster(cluster, gpus, network)
+    training = Training(trained, **given)
+    # A plan fills nodes as the devices of a search do, also where --gpus offers more of them.
+    parts = hardware_db.cluster_parts(cluster, plan.devices, network)
+    note_format(training.precision, parts)
+    built = hardware_db.cluster(cluster, gpus or plan.devices, network)
     explanation = explain(training.network, training.workload(), built, plan, algorithms=algorithms)
     prediction = explanation.prediction
     if as_json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from jaxscale import hardware_db
@@ -14,12 +14,13 @@ from jaxscale.cli.options import (
     PER_LAYER,
     PRECISIONS,
     SAMPLES_PER_DEVICE,
-    read_model,
+    note,
 )
 from jaxscale.cli.progress import Progress
 from jaxscale.engine import GRADIENT_ALGORITHMS
 from jaxscale.errors import InfeasibleError, InputError
 from jaxscale.explain import Miss, first_that_fits, least_memory
+from jaxscale.hardware_db.loader import fills_nodes, has_rate, runs_in
 from jaxscale.lowering import lower
 from jaxscale.report import describe_plan
 from jaxscale.search import Evaluation, Space, evaluate
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from jaxscale.hardware_db.loader import ClusterParts
     from jaxscale.network import Network
     from jaxscale.nouns import Cluster, Workload
-    from jaxscale.plans import PlanSpec
 
 MORE_DEVICES = (2, 4, 8, 16)
 """Multiples of the device count that are tried when nothing fits."""
@@ -44,10 +44,6 @@ class Training:
     precision: str
     optimizer: str
     messages: int | str
-
-    @classmethod
-    def read(cls, model: str, image_size: int | None, classes: int | None, **how: Any) -> Training:
-        return cls(read_model(model, image_size, classes), **how)
 
     def workload(self) -> Workload:
         messages = None if self.messages == PER_LAYER else int(self.messages)
@@ -105,8 +101,7 @@ class Problem:
         """Numbers of devices to consider."""
         if self.gpus and len(self.gpus) > 1:
             return sorted(self.gpus)
-        size = self.parts.gpus_per_node
-        return [count for count in divisors(self.devices) if count <= size or count % size == 0]
+        return [count for count in divisors(self.devices) if fills_nodes(count, self.parts.gpus_per_node)]
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -167,9 +162,9 @@ def _changes(problem: Problem) -> Iterator[tuple[str, Callable[[], Space]]]:
     """Ways to need less memory, the least intrusive first."""
     training = problem.training
     if problem.micro_batch:
-        yield "any --micro-batch", replace(problem, micro_batch=None).space
+        yield "--micro-batch left out", replace(problem, micro_batch=None).space
     if problem.tp:
-        yield "any --tp", replace(problem, tp=None).space
+        yield "--tp left out", replace(problem, tp=None).space
     for optimizer in reversed(OPTIMIZERS[: OPTIMIZERS.index(training.optimizer)]):
         lighter = replace(training, optimizer=optimizer)
         yield f"--optimizer {optimizer}", replace(problem, training=lighter).space
@@ -199,9 +194,12 @@ def _roomier_node(problem: Problem, miss: Miss) -> str | None:
     return None
 
 
-def devices_for(plan: PlanSpec, cluster_name: str, network_name: str | None) -> int | None:
-    """Devices to build for a plan: whole nodes, or all of a named cluster (None)."""
-    whole = hardware_db.cluster_parts(cluster_name, None, network_name)
-    if whole.nodes > 1 or plan.devices <= whole.gpus_per_node:
-        return None
-    return -(-plan.devices // whole.gpus_per_node) * whole.gpus_per_node
+def note_format(precision: str, parts: ClusterParts) -> None:
+    """Say so where a device has no rate for a format and kernels run at that of another."""
+    native = runs_in(precision, partial(has_rate, parts.device))
+    if native != precision:
+        device = parts.node.device if parts.node else parts.name
+        note(
+            f"{device} has no matrix rate for {precision} in the hardware database, so matrix kernels run at"
+            f" its {native} rate"
+        )

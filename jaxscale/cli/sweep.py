@@ -39,6 +39,11 @@ class Varied(NamedTuple):
     dimension: str
     """As `units` knows it."""
 
+    @property
+    def label(self) -> str:
+        """The name in words; peaks of all formats move together, and the values are those of FP32."""
+        return ("FP32 " if self.name == "peak_flops" else "") + self.name.replace("_", " ")
+
     def shown(self, value: float) -> str:
         from jaxscale.units import format_quantity
 
@@ -84,6 +89,8 @@ def command(
     inter_node_latency.
     """
     options.require_outputs(out, plot)
+    options.require_cluster(cluster, network)
+    trained = options.read_model(model, given.pop("image_size"), given.pop("classes"))
     fixed = {"gpus": gpus, "batch": batch, "tp": tp, "micro_batch": micro_batch}
     varied = _read(texts, fixed)
     if plot:
@@ -91,7 +98,7 @@ def command(
     from jaxscale.runtime import use_compilation_cache
 
     use_compilation_cache()
-    from jaxscale.cli.problem import Problem, Training, search
+    from jaxscale.cli.problem import Problem, Training, note_format, search
     from jaxscale.search import BestPer
 
     for each in varied:
@@ -103,7 +110,8 @@ def command(
             f"not given, so assumed: --cluster {cluster}" + ("" if gpus else f" --gpus {max(fixed['gpus'])}")
         )
     hardware = {each.name: each.values for each in varied if each.name not in COUNTS}
-    problem = Problem(Training.read(model, **given), cluster, network, **fixed, hardware=hardware)
+    problem = Problem(Training(trained, **given), cluster, network, **fixed, hardware=hardware)
+    note_format(problem.training.precision, problem.parts)
     if fixed["batch"] is None:
         note(f"not given, so assumed: --batch {problem.batches[0]}")
     for each in varied:
@@ -197,9 +205,7 @@ def _table(varied: list[Varied], best: dict[tuple[float, ...], Candidate], probl
     from jaxscale.report import per_sample, plans_table
 
     keys = list(islice(best, ROWS_SHOWN))
-    leading = {
-        each.name.replace("_", " "): [each.shown(key[i]) for key in keys] for i, each in enumerate(varied)
-    }
+    leading = {each.label: [each.shown(key[i]) for key in keys] for i, each in enumerate(varied)}
     total = prod(len(each.values) for each in varied)
     missing = total - len(best)
     title = f"Best plans for {problem.words}" + (
@@ -244,4 +250,4 @@ def _draw(plot: str, varied: list[Varied], best: dict[tuple[float, ...], Candida
 def _axis_label(varied: Varied) -> str:
     units = {"bandwidth": "B/s", "time": "s", "flop_rate": "FLOP/s", "memory": "B", "count": ""}
     unit = units[varied.dimension]
-    return varied.name.replace("_", " ") + (f" ({unit})" if unit else "")
+    return varied.label + (f" ({unit})" if unit else "")

@@ -179,7 +179,10 @@ def recursive_doubling(net: Net) -> Cost:
 
 
 def flat_tree(net: Net) -> Cost:
-    """ceil(log2 p) (a + 2 n/B + c n): a binomial tree without pipelining."""
+    """ceil(log2 p) (a + 2 n/B + c n): a tree as counted by the cost model of Barrachina et al. 2021.
+
+    Its convention `vdg`, kept so that figures computed by it can be reproduced; nothing is derived here.
+    """
     intra, inter = log2(net.k), log2(net.m)
     return hops(net, intra, inter), in_turn(net, 2 * intra, 2 * inter) + sums(net, intra + inter)
 
