@@ -97,7 +97,7 @@ def test_one_function_traces_once_per_process_too(folder):
         {"rates": {"a": RATES["a"], "c": RATES["b"]}},
         {"rates": {"a": RATES["a"], "b": 1.0}},
     ],
-    ids=str,
+    ids=["number", "tuple", "function", "dataclass", "shape", "type", "structure", "weak-type"],
 )
 def test_what_differs_is_another_program(folder, other):
     given = {"rates": RATES}
@@ -171,14 +171,16 @@ def test_the_digest_covers_linked_folders(tmp_path, monkeypatch):
     assert len(set(digests)) == 3
 
 
-@pytest.mark.parametrize("power", [lambda x: x, partial(cube), jax.numpy.square], ids=str)
+@pytest.mark.parametrize(
+    "power", [lambda x: x, partial(cube), jax.numpy.square], ids=["lambda", "partial", "jax"]
+)
 def test_what_has_no_name_elsewhere_is_not_kept(folder, power):
     result, _ = traces(RATES, power=power)
     check(result, last=power(np.array([1.0, 2.0, 3.0])))
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("function", [lambda x: 2 * x, jax.numpy.square], ids=str)
+@pytest.mark.parametrize("function", [lambda x: 2 * x, jax.numpy.square], ids=["lambda", "jax"])
 def test_functions_of_others_are_not_kept(folder, function):
     np.testing.assert_array_equal(stored.jit(function)(2.0), 4.0)
     assert list(folder.iterdir()) == []
