@@ -87,7 +87,7 @@ def neusight_ln(folder: Path) -> Table:
     t = _neusight(folder, "ln")
     table = tidy(
         "neusight", "normalization", "forward", "fp32", t.device, elements=t["rows"] * t.cols,
-        channels=t.cols, reads=1, writes=1, seconds=t.seconds,
+        channels=t.cols, reads=1, writes=1, across_samples=0, seconds=t.seconds,
     )  # fmt: skip
     return median_of_repeats(table)
 

@@ -29,6 +29,9 @@ SAILOR = {
 TF32 = ("A100-40", "GH-96", "RTX-3090")
 """GPUs whose FP32 products ran in TF32: on A100 and GH200 they exceed the FP32 peak."""
 
+FLOPS = {"gelu": 12, "dropout": 20}
+"""Operations per element: the tanh of GELU; a word of random bits (10 rounds of Philox give four)."""
+
 ACCESSES = {
     "layernorm": ("normalization", (1, 1), (2, 1)),
     "gelu": ("elementwise", (1, 1), (2, 1)),
@@ -107,8 +110,12 @@ def _memory_bound(source: str, t: Table, kind: str) -> list[Table]:
     tables = []
     for direction, (reads, writes) in zip(("forward", "backward"), accesses, strict=True):
         sizes: dict[str, Any] = {
-            "normalization": {"elements": elements, "channels": (elements / rows).round()},
-            "elementwise": {"elements": elements, "flops": 1},
+            "normalization": {
+                "elements": elements,
+                "channels": (elements / rows).round(),
+                "across_samples": 0,
+            },
+            "elementwise": {"elements": elements, "flops": FLOPS.get(kind, 1)},
             "softmax": {"rows": (elements / t.seen).round(), "columns": t.seen},
         }[family]
         table = tidy(
@@ -209,7 +216,7 @@ def _resnet_tables(t: Table) -> list[Table]:
         other = (elements * 4 / MEBIBYTE / rows.activations - 1).abs() > 0.05
         rows, elements = drop("aceso", f"{kind} with other activations", rows, other), elements[~other]
         for direction, (reads, writes) in accesses.items():
-            sizes = {"channels": rows.out} if kind == "bn" else {"flops": 1}
+            sizes = {"channels": rows.out, "across_samples": 1} if kind == "bn" else {"flops": 1}
             table = tidy(
                 "aceso", family, direction, "fp32", rows.device, elements=elements, reads=reads,
                 writes=writes, **sizes, seconds=rows[direction],

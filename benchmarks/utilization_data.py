@@ -103,7 +103,7 @@ def neusight(folder: Path) -> Iterator[Part]:
         "linear": lambda t: ("matmul", [t.batch * t.m, t.n, t.k]),
         "bmm": lambda t: ("batched_matmul", [t.batch, t.m, t.n, t.k]),
         "elem": lambda t: ("elementwise", [t.rows * t.cols, np.where(t.op.isin(BINARY), 2, 1), 1, 1]),
-        "ln": lambda t: ("normalization", [t.rows * t.cols, t.cols, 1, 1]),
+        "ln": lambda t: ("normalization", [t.rows * t.cols, t.cols, 1, 1, 0]),
         "softmax": lambda t: ("softmax", [t.rows, t.cols, 1, 1]),
     }
     for name, shape in shapes.items():

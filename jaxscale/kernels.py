@@ -71,7 +71,7 @@ def _per_element(dimensions: Array, itemsize: Array) -> tuple[Array, Array]:
 
 
 def _normalization(dimensions: Array, itemsize: Array) -> tuple[Array, Array]:
-    elements, _, reads, writes = dimensions
+    elements, _, reads, writes, _ = dimensions
     return elements * 4 * (reads + writes), itemsize * elements * (reads + writes)
 
 

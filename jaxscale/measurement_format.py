@@ -66,7 +66,7 @@ DIMENSIONS = tuple(dict.fromkeys(name for names in MEASUREMENT_DIMENSIONS.values
 ITEMSIZES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
 """B per element by precision."""
 
-MAY_BE_ZERO = frozenset(("reads", "writes", "flops", "causal", "inputs"))
+MAY_BE_ZERO = frozenset(("reads", "writes", "flops", "causal", "inputs", "across_samples"))
 """Dimensions that are no sizes, and the inputs of a recurrent layer that multiplies its state alone."""
 
 CONFLICT = 3.0

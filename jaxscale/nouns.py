@@ -43,7 +43,7 @@ KERNEL_DIMENSIONS: dict[str, tuple[str, ...]] = {
     "convolution_backward_filter": _CONVOLUTION,
     "matmul": ("m", "n", "k"),
     "batched_matmul": ("batch", "m", "n", "k"),
-    "normalization": ("elements", "channels", "reads", "writes"),
+    "normalization": ("elements", "channels", "reads", "writes", "across_samples"),
     "elementwise": ("elements", "reads", "writes", "flops"),
     "pooling": ("batch", "channels", "in_size", "out_size", "window", "passes"),
     "softmax": ("rows", "columns", "reads", "writes"),
@@ -57,7 +57,9 @@ KERNEL_DIMENSIONS: dict[str, tuple[str, ...]] = {
 
 `reads`, `writes` and `flops` are per element; `in_size`, `out_size` and `window` are products of
 height and width; `passes` is 1 forward and 2 backward; `causal` is 1 where a query sees no later key;
-`gates` is 1 in a vanilla, 3 in a GRU and 4 in an LSTM layer.
+`across_samples` is 1 where statistics are per channel (batch normalization) and 0 where they are per row of
+`channels` elements (layer, RMS and response normalization); `gates` is 1 in a vanilla, 3 in a GRU and 4 in
+an LSTM layer.
 """
 
 KERNEL_FAMILIES = tuple(KERNEL_DIMENSIONS)

@@ -92,14 +92,14 @@ def _(layer: Linear, inputs: tuple[Shape, ...], output: Shape) -> Iterator[Kerne
 @kernels.register
 def _(layer: BatchNorm, inputs: tuple[Shape, ...], output: Shape) -> Iterator[Kernel]:
     """Forward reads its input for the statistics and again to scale; backward does both with two tensors."""
-    yield Kernel("normalization", "forward", (prod(output), output[0], 2, 1), (0,))
-    yield Kernel("normalization", "backward_input", (prod(output), output[0], 4, 1), (0,))
+    yield Kernel("normalization", "forward", (prod(output), output[0], 2, 1, 1), (0,))
+    yield Kernel("normalization", "backward_input", (prod(output), output[0], 4, 1, 1), (0,))
 
 
 @kernels.register
 def _(layer: LocalResponseNorm, inputs: tuple[Shape, ...], output: Shape) -> Iterator[Kernel]:
-    yield Kernel("normalization", "forward", (prod(output), output[0], 1, 1), (0,))
-    yield Kernel("normalization", "backward_input", (prod(output), output[0], 3, 1), (0,))
+    yield Kernel("normalization", "forward", (prod(output), output[0], 1, 1, 0), (0,))
+    yield Kernel("normalization", "backward_input", (prod(output), output[0], 3, 1, 0), (0,))
 
 
 @kernels.register(Activation)
