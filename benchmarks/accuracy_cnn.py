@@ -70,7 +70,7 @@ PARADL_IMAGE = {"alexnet": 227, "resnet": 226, "vgg": 226}
 IMAGENET = 1281167
 """Training images of an epoch."""
 
-compiled = jax.jit(predict, static_argnames=("kernel_model", "algorithms"))
+compiled = jax.jit(predict, static_argnames=("algorithms",))
 
 
 @cache

@@ -193,8 +193,9 @@ def _utilization(generation: str) -> dict[str, list[float]]:
 
 
 def _device(entry: DeviceEntry) -> nouns.Device:
-    from jaxscale.nouns import PRECISIONS, Device
+    from jaxscale.nouns import GENERATIONS, PRECISIONS, Device
 
+    known = entry.generation in GENERATIONS
     vector = {"fp16": keys.si(entry, "vector_fp16_tflop_per_s") or keys.si(entry, "vector_fp32_tflop_per_s")}
     return Device(
         peak_flops=_array([_peak(entry, precision) for precision in PRECISIONS]),
@@ -207,6 +208,7 @@ def _device(entry: DeviceEntry) -> nouns.Device:
         multiprocessors=_array(entry.multiprocessors),
         clock=_array(keys.si(entry, "clock_ghz")),
         launch_overhead=_array(keys.si(entry, "launch_overhead_us")),
+        generation=_array(GENERATIONS.index(entry.generation) if known else -1),
         utilization={family: _array(share) for family, share in _utilization(entry.generation).items()},
     )
 

@@ -76,7 +76,7 @@ def layer_seconds(
     workload: Workload, device: Device, shard: Shard, kernel_model: KernelModel | None = None
 ) -> Array:
     """[phase, L, ...] s of the kernels of each layer; arguments as in `price`, which adds them up."""
-    kernel_model = kernel_model or Roofline()
+    kernel_model = Roofline() if kernel_model is None else kernel_model
     _, batch, held = local_sizes(workload, shard)
     tables = workload.kernels.values()
     phase, layer = (jnp.concatenate([getattr(rows, leaf) for rows in tables]) for leaf in ("phase", "layer"))

@@ -80,7 +80,7 @@ def explain(
         log_factors = dict.fromkeys(TIME_LEVERS, np.zeros(()))
         gradient, prediction = _gradient(log_factors, *given, kernel_model, algorithms)
         prediction, gradient = jax.tree.map(np.asarray, (prediction, gradient))
-        reductions = np.asarray(_reductions(*given, algorithms))
+        reductions = np.asarray(_reductions(*given, kernel_model, algorithms))
     elasticities = {name: float(gradient[name]) for name in TIME_LEVERS}
     fastest = reductions.argmin(0)[reductions.min(0) > 0]
     by = Counter(algorithms[i] for i in fastest).most_common()
@@ -164,7 +164,7 @@ def reasons(prediction: Prediction) -> list[str]:
     return [name for bit, name in enumerate(REASONS) if int(prediction.reasons) >> bit & 1]
 
 
-@partial(quick_jit, static_argnames=("kernel_model", "algorithms"))
+@partial(quick_jit, static_argnames=("algorithms",))
 def _gradient(log_factors, workload, cluster, plan, kernel_model, algorithms):
     def log_time(log_factors: dict[str, jax.Array]) -> tuple[jax.Array, Prediction]:
         scaled = cluster
@@ -177,9 +177,15 @@ def _gradient(log_factors, workload, cluster, plan, kernel_model, algorithms):
 
 
 @partial(quick_jit, static_argnames=("algorithms",))
-def _reductions(workload: Workload, cluster: Cluster, plan: Plan, algorithms: tuple[str, ...]) -> jax.Array:
+def _reductions(
+    workload: Workload,
+    cluster: Cluster,
+    plan: Plan,
+    kernel_model: KernelModel | None,
+    algorithms: tuple[str, ...],
+) -> jax.Array:
     """[algorithm, message] s of reducing each message of each group, 0 where there is nothing to reduce."""
-    table = price(workload, cluster.device, Shard(plan.micro_batch_size, plan.tp, plan.split))
+    table = price(workload, cluster.device, Shard(plan.micro_batch_size, plan.tp, plan.split), kernel_model)
     envelopes = {name: gradient_envelopes(table, cluster, plan, (name,)) for name in algorithms}
     return jnp.array(
         [

@@ -64,6 +64,12 @@ an LSTM layer.
 
 KERNEL_FAMILIES = tuple(KERNEL_DIMENSIONS)
 
+GENERATIONS = (
+    *("kepler", "maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell"),
+    *("gcn5", "cdna1", "cdna2", "cdna3", "rdna2"),
+)
+"""Generations of GPUs, in the order that `Device.generation` counts."""
+
 LEVELS = ("intra_node", "inter_node")
 """Levels of the network, in the order of every [level] axis."""
 
@@ -94,6 +100,8 @@ class Device(NamedTuple):
     """[] sustained (boost) clock, Hz."""
     launch_overhead: Array
     """[] s per kernel."""
+    generation: Array
+    """[] index into `GENERATIONS`, below 0 where it is none of them."""
     utilization: dict[str, Array]
     """Per kernel family, [precision] share of the roofline that kernels of this generation reach; above 1
     where they need fewer operations than the direct count."""

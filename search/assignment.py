@@ -163,7 +163,7 @@ class Solver:
         self.network = network
         self.workload = jax.tree.map(_widened, workload)
         self.cluster = jax.tree.map(_widened, cluster)
-        self.terms = (kernel_model or Roofline(), algorithms)
+        self.terms = (Roofline() if kernel_model is None else kernel_model, algorithms)
         edges = self.workload.edges
         alone = np.eye(len(network.weighted))
         self.alone = self.workload._replace(buckets=alone)
@@ -267,7 +267,7 @@ class Solver:
             )
 
 
-@partial(quick_jit, static_argnames=("kernel_model", "algorithms"))
+@partial(quick_jit, static_argnames=("algorithms",))
 def _choices(
     workload: Workload,
     cluster: Cluster,
@@ -340,7 +340,7 @@ def _choices(
     return jax.vmap(of_plan)(micro_batch_size, dp, tp)
 
 
-@partial(quick_jit, static_argnames=("kernel_model", "algorithms"))
+@partial(quick_jit, static_argnames=("algorithms",))
 def _predictions(
     workload: Workload,
     cluster: Cluster,

@@ -69,7 +69,9 @@ def evaluate(
     >>> best.plan.devices
     8
     """
-    search = Search(space, reductions, score, kernel_model or Roofline(), algorithms)
+    search = Search(
+        space, reductions, score, Roofline() if kernel_model is None else kernel_model, algorithms
+    )
     started = time.perf_counter()
     search.compile()
     compiled = time.perf_counter()

@@ -204,9 +204,9 @@ class Search:
     @cached_property
     def price(self) -> Callable[[Cluster], Table]:
         """Tables of D devices, [D, ..., S, 1], without the messages that no shard sends."""
-        one = partial(price, kernel_model=self.kernel_model)
-        tables = jax.jit(jax.vmap(one, in_axes=(None, 0, None)))
-        return lambda clusters: _condensed(tables(self.space.workload, clusters.device, self.shard))
+        tables = jax.jit(jax.vmap(price, in_axes=(None, 0, None, None)))
+        given = self.space.workload, self.shard, self.kernel_model
+        return lambda clusters: _condensed(tables(given[0], clusters.device, *given[1:]))
 
     @cached_property
     def compiled(self):

@@ -134,7 +134,7 @@ class Worked(NamedTuple):
         return [Found(float(scores[i]), (*self.place, i), candidate(i)) for i in best]
 
 
-@partial(quick_jit, static_argnames=("names", "score", "kernel_model", "algorithms"))
+@partial(quick_jit, static_argnames=("names", "score", "algorithms"))
 def _predictions(workload, cluster, values, plans: Plan, names, score, kernel_model, algorithms):
     """Clusters [k], predictions and scores [k, W] of k blocks, each on a hardware point of its own."""
 

@@ -33,6 +33,7 @@ def cluster(
         multiprocessors=number(80),
         clock=number(1.5e9),
         launch_overhead=number(launch),
+        generation=number(-1),
         utilization={},
     )
     links = Links(

@@ -10,6 +10,7 @@ from jaxscale import hardware_db
 from jaxscale.errors import InputError
 from jaxscale.hardware_db import keys, loader
 from jaxscale.hardware_db.schema import GENERATIONS
+from jaxscale.nouns import GENERATIONS as NUMBERED
 from jaxscale.nouns import KERNEL_FAMILIES, PRECISIONS, Cluster
 
 DEVICES, NODES = hardware_db.device_names(), hardware_db.node_names()
@@ -308,3 +309,9 @@ def test_names_ignore_case():
 def test_switches_that_sum():
     assert float(hardware_db.cluster("dgx-h100").links.in_switch_bandwidth) > 0
     assert float(hardware_db.cluster("dgx-a100").links.in_switch_bandwidth) == 0
+
+
+def test_generations_are_numbered_like_the_schema_names_them():
+    named = (*GENERATIONS["nvidia"], *GENERATIONS["amd"])
+    assert named == NUMBERED
+    assert int(hardware_db.device("h100-sxm5-80gb").generation) == NUMBERED.index("hopper")

@@ -1,44 +1,19 @@
-"""Time of one kernel on one device: launch overhead plus the roofline, divided by the utilization reached.
+"""What a kernel computes and moves, stated once per family in a table of counts.
 
-The roofline (Williams, Waterman, Patterson 2009): a kernel takes at least FLOPs / peak and at least
-bytes / bandwidth, and the larger of the two. What a kernel computes and moves is stated once per family
-in a table of counts; two such tables exist, `DIRECT` (each operand crosses the memory bus once) and `IM2COL`
-(convolutions as the matrix products of their unrolled input, the convention of Barrachina et al. 2021).
+Two such tables exist: `DIRECT` (each operand crosses the memory bus once) and `IM2COL` (convolutions as the
+matrix products of their unrolled input, the convention of Barrachina et al. 2021).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
 
 import jax.numpy as jnp
 
-from jaxscale.nouns import Array, Device
+from jaxscale.nouns import Array
 
 Count = Callable[[Array, Array], tuple[Array, Array]]
 """(dimensions [dimension, ...], itemsize [...]) -> (FLOPs [...], bytes [...])"""
-
-
-class KernelModel(Protocol):
-    """Anything that times kernels; every caller of kernel times takes one of these."""
-
-    def __call__(
-        self, family: str, dimensions: Array, itemsize: Array, precision: Array, device: Device
-    ) -> Array:
-        """Time kernels of one family.
-
-        Args:
-            family: a key of `KERNEL_DIMENSIONS`.
-            dimensions: [dimension, ...] sizes in the order of `KERNEL_DIMENSIONS[family]`.
-            itemsize: [...] B per element.
-            precision: [...] int32 index into `PRECISIONS`.
-            device: where the kernel runs.
-
-        Returns:
-            [...] s.
-        """
-        ...
 
 
 def _convolution(dimensions: Array, itemsize: Array) -> tuple[Array, Array]:
@@ -169,29 +144,3 @@ MATRIX_FAMILIES = frozenset(
 
 
 COUNTS = {"direct": DIRECT, "im2col": IM2COL}
-
-
-@dataclass(frozen=True)
-class Roofline:
-    """The kernel model without measurements.
-
-    Args:
-        counts: a key of `COUNTS`.
-
-    >>> from jaxscale import hardware_db
-    >>> v100 = hardware_db.device("v100-sxm2-16gb")._replace(launch_overhead=jnp.zeros(()), utilization={})
-    >>> sizes = jnp.array([4096.0, 4096.0, 4096.0])
-    >>> f"{Roofline()('matmul', sizes, jnp.array(4.0), jnp.array(0), v100):.5f}"  # 2 x 4096^3 / 15.7e12
-    '0.00875'
-    """
-
-    counts: str = "direct"
-
-    def __call__(
-        self, family: str, dimensions: Array, itemsize: Array, precision: Array, device: Device
-    ) -> Array:
-        flops, moved = COUNTS[self.counts][family](dimensions, itemsize)
-        peaks = device.peak_flops if family in MATRIX_FAMILIES else device.vector_flops
-        ideal = jnp.maximum(flops / peaks[precision], moved / device.memory_bandwidth)
-        shares = device.utilization.get(family)
-        return device.launch_overhead + (ideal if shares is None else ideal / shares[precision])
