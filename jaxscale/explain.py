@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,12 +16,15 @@ from jaxscale import collectives
 from jaxscale.engine import GRADIENT_ALGORITHMS, gradient_envelopes, predict, price, usable
 from jaxscale.errors import InputError
 from jaxscale.kernels import KernelModel
+from jaxscale.kernels.doubt import LEVELS, Stretched, is_taught
+from jaxscale.kernels.learned import GROUP_OF
 from jaxscale.levers import LEVERS
 from jaxscale.nouns import PRECISIONS, REASONS, Cluster, Memory, Plan, Prediction, Shard, Workload
 from jaxscale.runtime import quick_jit
 from jaxscale.search.space import COLUMNS, Space
 
 if TYPE_CHECKING:
+    from jaxscale.kernels.weights import Weights
     from jaxscale.network import Network
     from jaxscale.plans import PlanSpec
 
@@ -30,6 +34,7 @@ TIME_LEVERS = tuple(name for name in LEVERS if name != "memory_capacity")
 _BOUNDS = {
     "compute": ("peak_flops",),
     "memory bandwidth": ("memory_bandwidth",),
+    "caches and latency": ("clock",),
     "launch overhead": ("launch_overhead",),
     "intra-node link": ("intra_node_bandwidth", "intra_node_latency"),
     "inter-node link": ("inter_node_bandwidth", "inter_node_latency"),
@@ -85,6 +90,38 @@ def explain(
     fastest = reductions.argmin(0)[reductions.min(0) > 0]
     by = Counter(algorithms[i] for i in fastest).most_common()
     return Explanation(prediction, elasticities, PRECISIONS[int(workload.precision)], dict(by))
+
+
+class Interval(NamedTuple):
+    """How sure the step time of a plan is."""
+
+    ends: dict[float, tuple[float, float]]
+    """Level of `LEVELS` -> the least and the largest s per step, all kernels being off the same way."""
+    unmeasured: tuple[str, ...]
+    """Families of kernels of which none like these was measured, in this format on this generation."""
+
+
+def step_interval(
+    network: Network,
+    workload: Workload,
+    cluster: Cluster,
+    plan: PlanSpec,
+    weights: Weights,
+    algorithms: tuple[str, ...] | None = None,
+) -> Interval:
+    """How far off the step time of a plan may be because its kernels are; arguments as in `explain`."""
+    algorithms = usable(algorithms or GRADIENT_ALGORITHMS, cluster)
+    doubted = weights.stretched()
+    times = np.asarray(_ends(workload, cluster, plan.lower(network), doubted, algorithms), float)
+    unmeasured = [
+        family
+        for family, rows in workload.kernels.items()
+        if not is_taught(
+            weights.doubt[GROUP_OF[family]], family, jnp.asarray(rows.precision), cluster.device
+        ).all()
+    ]
+    ends = {level: (float(low), float(high)) for level, (low, high) in zip(LEVELS, times, strict=True)}
+    return Interval(ends, tuple(unmeasured))
 
 
 def bounds(elasticities: dict[str, float]) -> dict[str, float]:
@@ -198,6 +235,20 @@ def _reductions(
 @quick_jit
 def _memory(workload: Workload, cluster: Cluster, plan: Plan) -> Memory:
     return predict(workload, cluster, plan).memory
+
+
+@partial(quick_jit, static_argnames=("algorithms",))
+def _ends(
+    workload: Workload, cluster: Cluster, plan: Plan, doubted: Stretched, algorithms: tuple[str, ...]
+) -> jax.Array:
+    """[level, 2] s per step at the lower and the upper end of the kernels' intervals."""
+
+    def one(reach: jax.Array, level: jax.Array) -> jax.Array:
+        stretched = replace(doubted, reach=reach, level=level)
+        return predict(workload, cluster, plan, stretched, algorithms).step_time
+
+    levels, reaches = jnp.arange(len(LEVELS)), jnp.array([-1.0, 1.0])
+    return jax.vmap(lambda level: jax.vmap(lambda reach: one(reach, level))(reaches))(levels)
 
 
 def _is_duration(name: str) -> bool:

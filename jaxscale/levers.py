@@ -69,6 +69,7 @@ def _peak_flops() -> Lever:
 LEVERS: dict[str, Lever] = {
     "peak_flops": _peak_flops(),
     "memory_bandwidth": _of_device("memory_bandwidth", "bandwidth", repriced=True),
+    "clock": _of_device("clock", "frequency", repriced=True),
     "launch_overhead": _of_device("launch_overhead", "time", repriced=True),
     "memory_capacity": _of_device("memory_capacity", "memory", repriced=False),
     "intra_node_bandwidth": _of_link("bandwidth", "bandwidth", "intra_node"),

@@ -16,6 +16,7 @@ from jaxscale.report import TIME_NAMES, plan_cells
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from jaxscale.measurement_format import Table
     from jaxscale.search import Candidate
 
 MOST_LINES = 12
@@ -30,6 +31,23 @@ def require_picture(path: str | os.PathLike[str]) -> Path:
     """
     _figure_class()
     return require_writable(path, PICTURE_FORMATS)
+
+
+def draw_agreement(path: str | os.PathLike[str], judged: Table, title: str) -> Path:
+    """Draw predicted against measured kernel times, a colour per family; from `validate.judge`."""
+    figure = _figure_class()(figsize=(6, 5.5), layout="constrained")
+    axes = figure.add_subplot()
+    for family, rows in judged.groupby("family"):
+        axes.plot(rows.seconds, rows.expected, ".", markersize=3, alpha=0.5, label=family)
+    ends = [
+        min(judged.seconds.min(), judged.expected.min()),
+        max(judged.seconds.max(), judged.expected.max()),
+    ]
+    axes.plot(ends, ends, color="black", linewidth=0.8)
+    axes.set(xscale="log", yscale="log", xlabel="measured (s)", ylabel="predicted (s)", title=title)
+    axes.grid(True, which="both", linewidth=0.3)
+    axes.legend(fontsize="small")
+    return _save(figure, path)
 
 
 def draw_lines(

@@ -16,7 +16,7 @@ from jaxscale.units import format_quantity
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from jaxscale.explain import Explanation
+    from jaxscale.explain import Explanation, Interval
     from jaxscale.nouns import Cluster, Memory, Prediction
     from jaxscale.plans import PlanSpec
     from jaxscale.search import Candidate, Evaluation
@@ -38,7 +38,13 @@ MEANINGS = {
     "update": "the optimizer's pass over the weights",
 }
 
-SI_UNITS = {"bandwidth": "bytes_per_s", "flop_rate": "flop_per_s", "time": "s", "memory": "bytes"}
+SI_UNITS = {
+    "bandwidth": "bytes_per_s",
+    "flop_rate": "flop_per_s",
+    "frequency": "hz",
+    "time": "s",
+    "memory": "bytes",
+}
 """How the unit of a dimension ends the name of a column."""
 
 
@@ -257,6 +263,27 @@ def explanation_record(explanation: Explanation) -> dict[str, Any]:
             for name, share in bounds(explanation.elasticities).items()
         },
     }
+
+
+def interval_record(interval: Interval | None) -> dict[str, Any]:
+    """How sure the step time is, as plain values; nothing where nobody knows."""
+    if interval is None:
+        return {}
+    ends = {f"step_time_{level:.0%}_s".replace("%", ""): list(pair) for level, pair in interval.ends.items()}
+    return {**ends, "unmeasured_kernels": list(interval.unmeasured)}
+
+
+def interval_words(interval: Interval) -> str:
+    """The same in words."""
+    words = " and ".join(
+        f"{format_quantity(low, 'time')} to {format_quantity(high, 'time')} ({level:.0%})"
+        for level, (low, high) in interval.ends.items()
+    )
+    said = f"By the doubt about its kernels, a step takes {words}."
+    if interval.unmeasured:
+        names = ", ".join(name.replace("_", " ") for name in interval.unmeasured)
+        said += f" Nothing like these kernels was measured in this format on this generation: {names}."
+    return said
 
 
 def search_record(found: Evaluation) -> dict[str, Any]:

@@ -270,7 +270,7 @@ SWEEP = ("sweep", "lenet-5")
         (("optimize", "--precision", "fp17"), "unknown precision 'fp17': did you mean 'fp1"),
         (("optimize", "--optimizer", "adamw"), "unknown optimizer 'adamw': did you mean 'adam'"),
         (("optimize", "--algorithms", "rings"), "unknown algorithm 'rings': did you mean 'ring'"),
-        (("optimize", "--kernels", "learned"), "unknown kernel model 'learned'"),
+        (("optimize", "--kernels", "learnt"), "unknown kernel model 'learnt': did you mean 'learned'"),
         (("optimize", "--messages", "0"), "--messages: the count '0' is zero"),
         (("optimize", "--network", "hdrr"), "did you mean 'hdr'"),
         (("optimize", "--cluster", "."), "'.' is a folder, allowed are names and .toml files"),

@@ -12,7 +12,8 @@ from jaxscale.cli.options import EXAMPLE_CLUSTER, EXAMPLE_GPUS, EXAMPLE_MODEL, C
 
 if TYPE_CHECKING:
     from jaxscale.cli.problem import Problem
-    from jaxscale.explain import Explanation
+    from jaxscale.explain import Explanation, Interval
+    from jaxscale.kernels import KernelModel
     from jaxscale.search import Candidate, Evaluation, Space
 
 
@@ -47,10 +48,14 @@ def command(model, cluster, network, gpus, batch, tp, micro_batch, algorithms, k
 
     use_compilation_cache()
     from jaxscale.cli.problem import Problem, Training, note_format, search
-    from jaxscale.explain import explain
+    from jaxscale.explain import explain, step_interval
+    from jaxscale.kernels import Roofline
+    from jaxscale.kernels.weights import find_weights
     from jaxscale.report import candidate_record
     from jaxscale.search import BestPer, TopK
 
+    weights = find_weights(kernels)
+    kernel_model = Roofline() if weights is None else weights.learned
     gpus = gpus or ((EXAMPLE_GPUS,) if cluster is None else None)
     training = Training(trained, **given)
     problem = Problem(training, cluster or EXAMPLE_CLUSTER, network, gpus, batch, tp, micro_batch)
@@ -58,11 +63,15 @@ def command(model, cluster, network, gpus, batch, tp, micro_batch, algorithms, k
     note_format(training.precision, problem.parts)
     space = problem.space()
     several = [BestPer("global_batch_size")] if len(problem.batches) > 1 else []
-    found = search(problem, space, [TopK(top), *several], algorithms)
-    plans = _each_layer_free(space, found.results[0], algorithms, top) if per_layer else found.results[0]
+    found = search(problem, space, [TopK(top), *several], algorithms, kernel_model)
+    plans = found.results[0]
+    if per_layer:
+        plans = _each_layer_free(space, plans, algorithms, top, kernel_model)
     best = plans[0]
     per_batch = [candidate for _, candidate in found.results[1]] if several else []
-    explanation = explain(training.network, space.workload, best.cluster, best.plan, algorithms=algorithms)
+    chosen = training.network, space.workload, best.cluster, best.plan
+    explanation = explain(*chosen, kernel_model, algorithms)
+    interval = None if weights is None else step_interval(*chosen, weights, algorithms)
 
     if out:
         from jaxscale.files import write_table
@@ -73,17 +82,20 @@ def command(model, cluster, network, gpus, batch, tp, micro_batch, algorithms, k
 
         draw_plans(plot, per_batch or plans, problem.words)
     if as_json:
-        click.echo(json.dumps(_document(problem, found, plans, per_batch, explanation), indent=1))
+        click.echo(json.dumps(_document(problem, found, plans, per_batch, explanation, interval), indent=1))
     else:
-        _show(problem, found, plans, per_batch, explanation, terms)
+        _show(problem, found, plans, per_batch, explanation, interval, terms)
 
 
-def _each_layer_free(space: Space, plans: list[Candidate], algorithms: Any, top: int) -> list[Candidate]:
+def _each_layer_free(
+    space: Space, plans: list[Candidate], algorithms: Any, top: int, kernel_model: KernelModel
+) -> list[Candidate]:
     """The best plans once every layer chooses for itself."""
     from jaxscale.engine import GRADIENT_ALGORITHMS
     from jaxscale.search.refine import refine
 
-    refined = refine(space, plans, algorithms=algorithms or GRADIENT_ALGORITHMS, top=top)
+    algorithms = algorithms or GRADIENT_ALGORITHMS
+    refined = refine(space, plans, kernel_model=kernel_model, algorithms=algorithms, top=top)
     note(
         f"layers free to choose: {refined.solved} plans solved, {refined.pruned} ruled out by their bound,"
         f" {refined.unsolved} left open"
@@ -112,6 +124,7 @@ def _document(
     plans: list[Candidate],
     per_batch: list[Candidate],
     explanation: Explanation,
+    interval: Interval | None,
 ) -> dict[str, Any]:
     from jaxscale import report
 
@@ -120,6 +133,7 @@ def _document(
         "plans": list(map(report.candidate_record, plans)),
         "best_per_batch": list(map(report.candidate_record, per_batch)),
         **report.explanation_record(explanation),
+        **report.interval_record(interval),
         "search": report.search_record(found),
     }
 
@@ -130,6 +144,7 @@ def _show(
     plans: list[Candidate],
     per_batch: list[Candidate],
     explanation: Explanation,
+    interval: Interval | None,
     terms: bool,
 ) -> None:
     from jaxscale import report
@@ -151,4 +166,6 @@ def _show(
         console.print()
     console.print(f"The best, {report.describe_plan(plans[0].plan)}:\n", soft_wrap=True)
     console.print(report.explanation_table(explanation, plans[0].cluster, console.width))
+    if interval:
+        console.print(report.interval_words(interval), soft_wrap=True)
     console.print(report.search_words(found), soft_wrap=True)

@@ -23,6 +23,7 @@ SAMPLES_PER_DEVICE = 64
 """The global batch per device where no batch is given."""
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
+KERNELS = ("learned", "roofline")
 OPTIMIZERS = ("sgd", "momentum", "adam")
 MOST_DEVICES, MOST_SAMPLES = 10_000_000, 1_000_000_000
 """Beyond these a count is a slip of the keyboard."""
@@ -105,6 +106,18 @@ class Algorithms(click.ParamType):
         return tuple(dict.fromkeys(names))
 
 
+class Kernels(click.ParamType):
+    """The name of a kernel model, or the path of a file of weights."""
+
+    name = "kernels"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value.endswith(".npz") else choose("kernel model", value, KERNELS)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return f"{'|'.join(KERNELS)}|FILE"
+
+
 def counts_of(text: str, option: str, most: int) -> tuple[int, ...]:
     """Read a whole number or a range of them.
 
@@ -165,7 +178,11 @@ model_options = _together(
         help="What may reduce gradients: ring, tree, ... or parameter_server.",
     ),
     click.option(
-        "--kernels", type=Named("kernel model", ("roofline",)), default="roofline", show_default=True
+        "--kernels",
+        type=Kernels(),
+        default="roofline",
+        show_default=True,
+        help="How kernels are timed: learned, roofline, or a file that train-kernels wrote.",
     ),
 )
 

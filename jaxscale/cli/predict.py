@@ -46,16 +46,21 @@ def command(model, text, cluster, network, gpus, batch, algorithms, kernels, as_
     use_compilation_cache()
     from jaxscale import hardware_db, report
     from jaxscale.cli.problem import Training, note_format
-    from jaxscale.explain import explain
+    from jaxscale.explain import explain, step_interval
+    from jaxscale.kernels import Roofline
+    from jaxscale.kernels.weights import find_weights
     from jaxscale.plans import parse_plan
 
+    weights = find_weights(kernels)
     plan = parse_plan(text, batch)
     training = Training(trained, **given)
     # A plan fills nodes as the devices of a search do, also where --gpus offers more of them.
     parts = hardware_db.cluster_parts(cluster, plan.devices, network)
     note_format(training.precision, parts)
     built = hardware_db.cluster(cluster, gpus or plan.devices, network)
-    explanation = explain(training.network, training.workload(), built, plan, algorithms=algorithms)
+    chosen = training.network, training.workload(), built, plan
+    explanation = explain(*chosen, Roofline() if weights is None else weights.learned, algorithms)
+    interval = None if weights is None else step_interval(*chosen, weights, algorithms)
     prediction = explanation.prediction
     if as_json:
         document = {
@@ -64,6 +69,7 @@ def command(model, text, cluster, network, gpus, batch, algorithms, kernels, as_
             "plan": report.plan_record(plan),
             **report.prediction_record(plan, prediction),
             **report.explanation_record(explanation),
+            **report.interval_record(interval),
         }
         click.echo(json.dumps(document, indent=1))
     else:
@@ -73,6 +79,8 @@ def command(model, text, cluster, network, gpus, batch, algorithms, kernels, as_
         console.print(f"{training.network.name} on {cluster}, {report.describe_plan(plan)}:", soft_wrap=True)
         console.print(report.prediction_words(plan, prediction) + "\n", soft_wrap=True)
         console.print(report.explanation_table(explanation, built, console.width))
+        if interval:
+            console.print(report.interval_words(interval), soft_wrap=True)
     if not prediction.feasible:
         raise InfeasibleError(_why_not(plan, prediction, built))
 

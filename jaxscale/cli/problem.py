@@ -29,6 +29,7 @@ from jaxscale.units import format_quantity
 
 if TYPE_CHECKING:
     from jaxscale.hardware_db.loader import ClusterParts
+    from jaxscale.kernels import KernelModel
     from jaxscale.network import Network
     from jaxscale.nouns import Cluster, Workload
 
@@ -128,7 +129,11 @@ class Problem:
 
 
 def search(
-    problem: Problem, space: Space, reductions: Sequence[Any], algorithms: tuple[str, ...] | None
+    problem: Problem,
+    space: Space,
+    reductions: Sequence[Any],
+    algorithms: tuple[str, ...] | None,
+    kernel_model: KernelModel,
 ) -> Evaluation:
     """Judge the whole space.
 
@@ -136,7 +141,13 @@ def search(
         InfeasibleError: no plan fits; the message has the nearest miss and what would help.
     """
     with Progress() as progress:
-        found = evaluate(space, reductions, algorithms=algorithms or GRADIENT_ALGORITHMS, progress=progress)
+        found = evaluate(
+            space,
+            reductions,
+            kernel_model=kernel_model,
+            algorithms=algorithms or GRADIENT_ALGORITHMS,
+            progress=progress,
+        )
     if not found.results[0]:
         raise InfeasibleError(_miss_message(problem, space))
     return found

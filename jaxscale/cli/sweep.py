@@ -85,7 +85,7 @@ def command(
     """Vary quantities and find the best plan of MODEL for every combination of their values.
 
     Quantities: batch, gpus, tp, micro_batch, and the rates peak_flops (FP32), memory_bandwidth,
-    memory_capacity, launch_overhead, intra_node_bandwidth, inter_node_bandwidth, intra_node_latency,
+    memory_capacity, clock, launch_overhead, intra_node_bandwidth, inter_node_bandwidth, intra_node_latency,
     inter_node_latency.
     """
     options.require_outputs(out, plot)
@@ -99,8 +99,10 @@ def command(
 
     use_compilation_cache()
     from jaxscale.cli.problem import Problem, Training, note_format, search
+    from jaxscale.kernels.weights import kernel_model
     from jaxscale.search import BestPer
 
+    model_of_kernels = kernel_model(kernels)
     for each in varied:
         if each.name in COUNTS:
             fixed[each.name] = tuple(map(int, each.values))
@@ -116,7 +118,8 @@ def command(
         note(f"not given, so assumed: --batch {problem.batches[0]}")
     for each in varied:
         _check_present(each, problem)
-    found = search(problem, problem.space(), [BestPer(*(each.factor for each in varied))], algorithms)
+    best_of_each = BestPer(*(each.factor for each in varied))
+    found = search(problem, problem.space(), [best_of_each], algorithms, model_of_kernels)
     best: dict[tuple[float, ...], Candidate] = dict(found.results[0])
 
     if out:
@@ -248,6 +251,13 @@ def _draw(plot: str, varied: list[Varied], best: dict[tuple[float, ...], Candida
 
 
 def _axis_label(varied: Varied) -> str:
-    units = {"bandwidth": "B/s", "time": "s", "flop_rate": "FLOP/s", "memory": "B", "count": ""}
+    units = {
+        "bandwidth": "B/s",
+        "time": "s",
+        "flop_rate": "FLOP/s",
+        "frequency": "Hz",
+        "memory": "B",
+        "count": "",
+    }
     unit = units[varied.dimension]
     return varied.label + (f" ({unit})" if unit else "")
