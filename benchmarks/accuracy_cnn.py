@@ -42,6 +42,8 @@ import pandas as pd
 from common import parser, report
 from jaxscale import hardware_db, zoo
 from jaxscale.engine import GRADIENT_ALGORITHMS, predict
+from jaxscale.kernels import KernelModel
+from jaxscale.kernels.weights import kernel_model
 from jaxscale.lowering import lower
 from jaxscale.network import Network
 from jaxscale.nouns import Workload
@@ -85,41 +87,46 @@ def workload(
     return lower(network(name, image_size, classes), "fp32", optimizer, messages)
 
 
-def tf_cnn(data: Path) -> Table:
+def tf_cnn(data: Path, kernel_model: KernelModel) -> Table:
     """Synthetic rows with `predicted` s."""
     table: Table = pd.read_csv(data / "runs" / "tf_cnn_benchmarks_2017.csv")
     table = table[table.data == "synthetic"].rename(columns={"step_time_s": "measured"})
     table = table.reset_index(drop=True)
-    return with_errors(table.assign(predicted=table.apply(tf_step, axis=1)))
+    return with_errors(table.assign(predicted=table.apply(tf_step, axis=1, args=(kernel_model,))))
 
 
-def tf_step(row: Any, slowness: float = 1.0) -> float:
+def tf_step(row: Any, kernel_model: KernelModel, slowness: float = 1.0) -> float:
     """s of one row; kernels take `slowness` times as long as predicted."""
     of = (TF_NETWORKS[row.model], None, 1001)
     cluster = hardware_db.cluster(TF_NODES[row.hardware], gpus=row.n_gpus)
+    rates = ("peak_flops", "vector_flops", "memory_bandwidth", "clock")
     device = cluster.device._replace(
         launch_overhead=cluster.device.launch_overhead * slowness,
-        utilization={family: shares / slowness for family, shares in cluster.device.utilization.items()},
+        **{name: getattr(cluster.device, name) / slowness for name in rates},
     )
     plan = PlanSpec(row.batch_per_gpu * row.n_gpus, row.batch_per_gpu, dp=row.n_gpus, overlap=True)
     tables = workload(*of, optimizer="sgd", messages=None)
     algorithms = TF_ALGORITHMS[row.variable_update]
     return float(
         compiled(
-            tables, cluster._replace(device=device), plan.lower(network(*of)), algorithms=algorithms
+            tables,
+            cluster._replace(device=device),
+            plan.lower(network(*of)),
+            kernel_model,
+            algorithms=algorithms,
         ).step_time
     )
 
 
-def right_on_one_gpu(table: Table) -> Table:
+def right_on_one_gpu(table: Table, kernel_model: KernelModel) -> Table:
     """The same rows with kernels slowed or sped up so that one GPU takes the measured time."""
     single = table[table.n_gpus == 1].set_index(SAME)
     slowness = single.measured / single.predicted
-    predicted = [tf_step(row, slowness[tuple(row[SAME])]) for _, row in table.iterrows()]
+    predicted = [tf_step(row, kernel_model, slowness[tuple(row[SAME])]) for _, row in table.iterrows()]
     return with_errors(table.assign(predicted=predicted))
 
 
-def paradl(data: Path) -> Table:
+def paradl(data: Path, kernel_model: KernelModel) -> Table:
     """Data-parallel rows, one per network and number of GPUs, with `predicted` s."""
     table: Table = pd.read_csv(data / "seeds" / "paradl_abci_v100.csv")
     table = table[table.strategy == "data"]
@@ -135,7 +142,7 @@ def paradl(data: Path) -> Table:
         plan = PlanSpec(batch * row.gpus, batch, dp=row.gpus, overlap=False)
         cluster = hardware_db.cluster("abci", gpus=row.gpus)
         loaded = workload(*of, optimizer="adam", messages=1)
-        return float(compiled(loaded, cluster, plan.lower(network(*of))).step_time)
+        return float(compiled(loaded, cluster, plan.lower(network(*of)), kernel_model).step_time)
 
     return with_errors(table.assign(predicted=table.apply(step, axis=1)))
 
@@ -183,11 +190,13 @@ def show(title: str, table: Table, columns: list[str]) -> None:
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--data", type=Path, default=DATA, help="folder of the measurements")
+    options.add_argument("--kernels", default="learned", help="learned, roofline, or a file of weights")
     args = options.parse_args()
     if not (args.data / "runs").is_dir():
         raise SystemExit(f"accuracy_cnn: no measurements in {args.data}; name their folder with --data")
-    steps, runs = tf_cnn(args.data), paradl(args.data)
-    scaled, rescaled = scaling(steps), scaling(right_on_one_gpu(steps))
+    model = kernel_model(args.kernels)
+    steps, runs = tf_cnn(args.data, model), paradl(args.data, model)
+    scaled, rescaled = scaling(steps), scaling(right_on_one_gpu(steps, model))
     if not args.quick:
         print_tables(steps, scaled, rescaled, runs)
     figures = {
