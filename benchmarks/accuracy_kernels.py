@@ -21,12 +21,13 @@ import pandas as pd
 import jaxscale.training as training
 from common import parser, report
 from jaxscale.kernels import Roofline
+from jaxscale.kernels.doubt import FOLDS, LEVELS
 from jaxscale.kernels.weights import Weights, shipped, write_weights
 from jaxscale.measurements import Table, least_seconds
 from jaxscale.timing import measured_seconds
 from jaxscale.training.arrange import group_of
-from jaxscale.training.folds import FOLDS, device_folds, held_out
-from jaxscale.validate import half_widths
+from jaxscale.training.folds import device_folds, held_out
+from jaxscale.validate import interval_half_widths
 from kernels_data import load
 from kernels_tidy import DATA
 
@@ -173,7 +174,7 @@ def main(args: argparse.Namespace) -> None:
             write_weights(weights, args.weights)
     table = table.assign(
         roofline=measured_seconds(table, Roofline(), weights.measuring),
-        half_width=half_widths(table, weights, 0.95),
+        half_width=interval_half_widths(table, weights)[LEVELS.index(0.95)],
     )
     for name in SETS:
         figures |= score(name, table, baseline=not args.quick)

@@ -77,17 +77,28 @@ def layer_seconds(
 ) -> Array:
     """[phase, L, ...] s of the kernels of each layer; arguments as in `price`, which adds them up."""
     kernel_model = Roofline() if kernel_model is None else kernel_model
-    _, batch, held = local_sizes(workload, shard)
     tables = workload.kernels.values()
     phase, layer = (jnp.concatenate([getattr(rows, leaf) for rows in tables]) for leaf in ("phase", "layer"))
+    times = []
+    for family, dimensions in local_dimensions(workload, shard).items():
+        rows = workload.kernels[family]
+        itemsize, precision = (_beside(leaf, dimensions[0]) for leaf in (rows.itemsize, rows.precision))
+        times.append(kernel_model(family, dimensions, itemsize, precision, device))
+    every = jnp.concatenate(times)
+    layers = len(workload.layers.parameters)
+    return jnp.zeros((len(PHASES), layers, *every.shape[1:]), every.dtype).at[phase, layer].add(every)
+
+
+def local_dimensions(workload: Workload, shard: Shard) -> dict[str, Array]:
+    """[dimension, row, ...] sizes of the kernels on one rank, by family."""
+    _, batch, held = local_sizes(workload, shard)
+    layer = jnp.concatenate([rows.layer for rows in workload.kernels.values()])
     batch_of_row, held_of_row = batch[layer], held[layer]
-    times, first = [], 0
+    found, first = {}, 0
     for family, rows in workload.kernels.items():
         mine = slice(first, first := first + len(rows.layer))
-        dimensions = _localize(rows, batch_of_row[mine], held_of_row[mine])
-        itemsize, precision = _beside(rows.itemsize, batch), _beside(rows.precision, batch)
-        times.append(kernel_model(family, dimensions, itemsize, precision, device))
-    return jnp.zeros((len(PHASES), *batch.shape), batch.dtype).at[phase, layer].add(jnp.concatenate(times))
+        found[family] = _localize(rows, batch_of_row[mine], held_of_row[mine])
+    return found
 
 
 def local_sizes(workload: Workload, shard: Shard) -> tuple[Array, Array, Array]:

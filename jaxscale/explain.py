@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,12 +15,14 @@ from jaxscale import collectives
 from jaxscale.engine import GRADIENT_ALGORITHMS, gradient_envelopes, predict, price, usable
 from jaxscale.errors import InputError
 from jaxscale.kernels import KernelModel
-from jaxscale.kernels.doubt import LEVELS, Stretched, is_taught
+from jaxscale.kernels.doubt import LEVELS, half_widths, is_taught, spread
 from jaxscale.kernels.learned import GROUP_OF
 from jaxscale.levers import LEVERS
 from jaxscale.nouns import PRECISIONS, REASONS, Cluster, Memory, Plan, Prediction, Shard, Workload
 from jaxscale.runtime import quick_jit
 from jaxscale.search.space import COLUMNS, Space
+from jaxscale.shapes import Timed, distinct
+from jaxscale.timing import AT_ONCE, Kernels, kernel_seconds
 
 if TYPE_CHECKING:
     from jaxscale.kernels.weights import Weights
@@ -111,16 +112,21 @@ def step_interval(
 ) -> Interval:
     """How far off the step time of a plan may be because its kernels are; arguments as in `explain`."""
     algorithms = usable(algorithms or GRADIENT_ALGORITHMS, cluster)
-    doubted = weights.stretched()
-    times = np.asarray(_ends(workload, cluster, plan.lower(network), doubted, algorithms), float)
-    unmeasured = [
-        family
-        for family, rows in workload.kernels.items()
-        if not is_taught(
-            weights.doubt[GROUP_OF[family]], family, jnp.asarray(rows.precision), cluster.device
-        ).all()
-    ]
-    ends = {level: (float(low), float(high)) for level, (low, high) in zip(LEVELS, times, strict=True)}
+    device = jax.tree.map(lambda leaf: np.asarray(leaf)[None], cluster.device)
+    lowered = plan.lower(network)
+    seconds, unmeasured = {}, []
+    shard = Shard(lowered.micro_batch_size, lowered.tp, lowered.split)
+    for family, shapes in distinct(workload, shard).items():
+        kernels = Kernels(family, *map(np.asarray, shapes[:3]))
+        here = np.zeros(len(kernels.itemsize), np.int32)
+        times = [kernel_seconds(kernels, device, here, member, AT_ONCE) for member in weights.all_members]
+        known = is_taught(weights.doubt, family, shapes.precision, cluster.device)
+        width = half_widths(weights.doubt[GROUP_OF[family]], spread(np.stack(times)), known)
+        ends = times[0] * np.exp(np.stack([-width, width], 1))
+        seconds[family] = ends[..., shapes.place].astype(np.float32)
+        unmeasured += [] if known.all() else [family]
+    steps = np.asarray(_steps(workload, cluster, lowered, Timed(seconds), algorithms), float)
+    ends = {level: (float(low), float(high)) for level, (low, high) in zip(LEVELS, steps, strict=True)}
     return Interval(ends, tuple(unmeasured))
 
 
@@ -238,17 +244,15 @@ def _memory(workload: Workload, cluster: Cluster, plan: Plan) -> Memory:
 
 
 @partial(quick_jit, static_argnames=("algorithms",))
-def _ends(
-    workload: Workload, cluster: Cluster, plan: Plan, doubted: Stretched, algorithms: tuple[str, ...]
+def _steps(
+    workload: Workload, cluster: Cluster, plan: Plan, timed: Timed, algorithms: tuple[str, ...]
 ) -> jax.Array:
-    """[level, 2] s per step at the lower and the upper end of the kernels' intervals."""
+    """[level, end] s per step with kernels timed [level, end, row]."""
 
-    def one(reach: jax.Array, level: jax.Array) -> jax.Array:
-        stretched = replace(doubted, reach=reach, level=level)
-        return predict(workload, cluster, plan, stretched, algorithms).step_time
+    def one(timed: Timed) -> jax.Array:
+        return predict(workload, cluster, plan, timed, algorithms).step_time
 
-    levels, reaches = jnp.arange(len(LEVELS)), jnp.array([-1.0, 1.0])
-    return jax.vmap(lambda level: jax.vmap(lambda reach: one(reach, level))(reaches))(levels)
+    return jax.vmap(jax.vmap(one))(timed)
 
 
 def _is_duration(name: str) -> bool:

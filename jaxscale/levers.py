@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+
+import jax
 
 from jaxscale.errors import choose
 from jaxscale.nouns import LEVELS, PROTOCOLS, Array, Cluster
@@ -94,3 +97,9 @@ def at_levers(cluster: Cluster, values: Array, names: Sequence[str]) -> Cluster:
     for i, name in enumerate(names):
         cluster = lever(name).set(cluster, values[i])
     return cluster
+
+
+@partial(jax.jit, static_argnames="names")
+def at_points(cluster: Cluster, values: Array, names: tuple[str, ...]) -> Cluster:
+    """The cluster at every row of `values` [n, lever], leaves [n, ...]."""
+    return jax.vmap(partial(at_levers, names=names), in_axes=(None, 0))(cluster, values)

@@ -15,9 +15,13 @@ from jaxscale.kernels import KernelModel
 from jaxscale.kernels.weights import Measuring
 from jaxscale.measurement_format import ENGINE_FAMILIES, ITEMSIZES, MEASUREMENT_DIMENSIONS, Table
 from jaxscale.nouns import PRECISIONS, Array, Device
+from jaxscale.runtime import quick_jit
 
 CHUNK = 8192
-"""Kernels timed at once, so that one compiled program serves tables of any length."""
+"""Measured kernels timed at once, so that one compiled program serves tables of any length."""
+
+AT_ONCE = 512
+"""Kernels of a few plans timed at once."""
 
 _ORDERS: dict[tuple[str, str], tuple[tuple[int, ...], ...]] = {
     ("matmul", "backward_data"): ((0, 2, 1),),
@@ -111,7 +115,7 @@ def measured_seconds(
     for rows, kernels in kernels_of(frame):
         count[rows] += len(kernels)
         for kernel in kernels:
-            total[rows] += _seconds(kernel, devices, of_row[rows], kernel_model) - launch[rows]
+            total[rows] += kernel_seconds(kernel, devices, of_row[rows], kernel_model) - launch[rows]
     overhead, share = _measuring(frame, launch, measuring or {})
     return total + count * overhead + extra_bytes / (share * np.asarray(devices.memory_bandwidth)[of_row])
 
@@ -130,19 +134,29 @@ def _measuring(
     return overhead, share
 
 
-def _seconds(kernel: Kernels, devices: Device, of_row: np.ndarray, kernel_model: KernelModel) -> np.ndarray:
-    """[row] s, a chunk at a time."""
-    columns = [*kernel.dimensions.astype(np.float32), kernel.itemsize, kernel.precision, of_row]
+def kernel_seconds(
+    kernel: Kernels, devices: Device, of_row: np.ndarray, kernel_model: KernelModel, chunk: int = CHUNK
+) -> np.ndarray:
+    """[row] s.
+
+    Args:
+        kernel: the kernels.
+        devices: leaves [device, ...].
+        of_row: [row] int32 index of the device on which a kernel runs.
+        kernel_model: times them.
+        chunk: how many at once, so that one compiled program serves any number.
+    """
+    columns = [*kernel.dimensions, kernel.itemsize, kernel.precision, of_row]
     parts = []
-    for start in range(0, len(of_row), CHUNK):
-        part = [column[start : start + CHUNK] for column in columns]
-        filled = [np.resize(column, CHUNK) for column in part]
+    for start in range(0, len(of_row), chunk):
+        part = [column[start : start + chunk] for column in columns]
+        filled = [np.resize(column, chunk) for column in part]
         found = _timed(kernel.family, kernel_model, devices, np.stack(filled[:-3]), *filled[-3:])
         parts.append(np.asarray(found, float)[: len(part[0])])
     return np.concatenate(parts)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(quick_jit, static_argnames=("family",))
 def _timed(
     family: str,
     kernel_model: KernelModel,
@@ -156,4 +170,4 @@ def _timed(
         own = jax.tree.map(lambda leaf: jnp.asarray(leaf)[device], devices)
         return kernel_model(family, dimensions, itemsize, precision, own)
 
-    return jax.vmap(one, in_axes=(1, 0, 0, 0))(dimensions, itemsize.astype(jnp.float32), precision, of_row)
+    return jax.vmap(one, in_axes=(1, 0, 0, 0))(dimensions, itemsize, precision, of_row)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import jax
 import numpy as np
 
 from jaxscale.kernels import Roofline
-from jaxscale.kernels.doubt import LEVELS
+from jaxscale.kernels.doubt import LEVELS, half_widths, is_taught, spread
+from jaxscale.kernels.learned import GROUP_OF
 from jaxscale.measurement_format import Table, least_seconds
-from jaxscale.timing import measured_seconds
+from jaxscale.timing import devices_of, kernels_of, measured_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,14 +52,22 @@ def judge(frame: Table, weights: Weights | None) -> pd.DataFrame:
     )
     if weights is None:
         return judged
-    widths = {f"half_width_{level * 100:.0f}": half_widths(frame, weights, level) for level in LEVELS}
-    return judged.assign(**widths)
+    widths = zip(LEVELS, interval_half_widths(frame, weights), strict=True)
+    return judged.assign(**{f"half_width_{level * 100:.0f}": width for level, width in widths})
 
 
-def half_widths(frame: Table, weights: Weights, level: float) -> np.ndarray:
-    """[row] Half-widths of the intervals that are to cover a share `level` of `LEVELS`, in log time."""
-    upper = weights.stretched(1.0, LEVELS.index(level))
-    return np.log(measured_seconds(frame, upper) / measured_seconds(frame, weights.learned))
+def interval_half_widths(frame: Table, weights: Weights) -> np.ndarray:
+    """[level, row] Half-widths of the intervals of a table of measurements, in log time."""
+    members = [measured_seconds(frame, member, weights.measuring) for member in weights.all_members]
+    apart = spread(np.stack(members))
+    devices, of_row = devices_of(frame)
+    widths = np.zeros((len(LEVELS), len(frame)))
+    for rows, kernels in kernels_of(frame):
+        own = jax.tree.map(lambda leaf: leaf[of_row[rows]], devices)  # noqa: B023
+        family, _, _, precision = kernels[0]
+        known = is_taught(weights.doubt, family, precision, own)
+        widths[:, rows] = half_widths(weights.doubt[GROUP_OF[family]], apart[rows], known)
+    return widths
 
 
 def summary(judged: Table, by: list[str]) -> pd.DataFrame:

@@ -22,11 +22,23 @@ import numpy as np
 from jaxscale.collectives import Envelope
 from jaxscale.engine import compose, exchange, gradient_envelopes, price, reduce_gradients, usable
 from jaxscale.kernels import KernelModel
-from jaxscale.levers import at_levers, lever
-from jaxscale.nouns import Array, Cluster, Exchange, GradientTime, Plan, Prediction, Shard, Table
+from jaxscale.levers import at_levers, at_points, lever
+from jaxscale.nouns import (
+    Array,
+    Cluster,
+    Device,
+    Exchange,
+    GradientTime,
+    Plan,
+    Prediction,
+    Shard,
+    Table,
+    Workload,
+)
 from jaxscale.search.reductions import Chunk, Keys, Place, Reduction
 from jaxscale.search.space import COLUMNS, Space
 from jaxscale.search.winners import WINNERS, Found, Winners
+from jaxscale.shapes import Distinct, distinct
 
 LANES = 64
 """Link points side by side."""
@@ -204,9 +216,9 @@ class Search:
     @cached_property
     def price(self) -> Callable[[Cluster], Table]:
         """Tables of D devices, [D, ..., S, 1], without the messages that no shard sends."""
-        tables = jax.jit(jax.vmap(price, in_axes=(None, 0, None, None)))
-        given = self.space.workload, self.shard, self.kernel_model
-        return lambda clusters: _condensed(tables(given[0], clusters.device, *given[1:]))
+        shapes = distinct(self.space.workload, self.shard)
+        given = self.space.workload, self.shard, Distinct(self.kernel_model, shapes)
+        return lambda clusters: _condensed(_priced(clusters.device, *given))
 
     @cached_property
     def compiled(self):
@@ -274,13 +286,13 @@ class Search:
         """Clusters at `count` device (0) or link (1) points from `first` on; past the end the last one."""
         points = np.minimum(np.arange(first, first + count), self.space.points[kind] - 1)
         values, names = self.space.values_at(kind, points), tuple(self.space.lever_names[kind])
-        return _at_points(self.space.cluster, _floats(values), names)
+        return at_points(self.space.cluster, _floats(values), names)
 
 
-@partial(jax.jit, static_argnames="names")
-def _at_points(cluster: Cluster, values: Array, names: tuple[str, ...]) -> Cluster:
-    """The cluster at every row of `values` [n, lever]."""
-    return jax.vmap(partial(at_levers, names=names), in_axes=(None, 0))(cluster, values)
+@jax.jit
+def _priced(devices: Device, workload: Workload, shard: Shard, kernel_model: KernelModel) -> Table:
+    """Tables [D, ...] of D devices, one at a time, since kernels are many already."""
+    return jax.lax.map(lambda device: price(workload, device, shard, kernel_model), devices)
 
 
 def _condensed(tables: Table) -> Table:

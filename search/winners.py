@@ -15,12 +15,14 @@ import numpy as np
 
 from jaxscale.engine import predict
 from jaxscale.kernels import KernelModel
-from jaxscale.levers import at_levers
-from jaxscale.nouns import Array, Cluster, Plan, Prediction
+from jaxscale.levers import at_points
+from jaxscale.nouns import Array, Cluster, Device, Plan, Prediction, Shard, Workload
 from jaxscale.plans import PlanSpec
 from jaxscale.runtime import quick_jit
 from jaxscale.search.reductions import Place
 from jaxscale.search.space import COLUMNS, Blocks, Space
+from jaxscale.shapes import Timed, distinct
+from jaxscale.timing import AT_ONCE, Kernels, kernel_seconds
 
 FEW, WINNERS = 16, 64
 """Blocks worked out at a time, in a space that has no more than a few and in any other."""
@@ -59,7 +61,7 @@ class Winners:
     ) -> None:
         self.space = space
         self.blocks = blocks
-        self.terms = score, kernel_model, algorithms
+        self.score, self.kernel_model, self.algorithms = score, kernel_model, algorithms
         every = prod(space.points) * len(space.overlaps) * len(blocks.rows)
         self.at_a_time = FEW if every <= FEW else WINNERS
 
@@ -100,8 +102,37 @@ class Winners:
         values = np.array([list(point.values()) for point in points], np.float64).reshape(len(places), -1)
         with jax.enable_x64(True):
             workload, cluster = jax.tree.map(_widened, (self.space.workload, self.space.cluster))
-            found = _predictions(workload, cluster, values, plans, tuple(points[0]), *self.terms)
-            return jax.tree.map(np.asarray, found)
+            clusters = jax.tree.map(np.asarray, at_points(cluster, values, tuple(points[0])))
+            timed = Timed(self._seconds(places, workload, clusters.device))
+            found = _predictions(workload, clusters, plans, timed, self.score, self.algorithms)
+            return clusters, *jax.tree.map(np.asarray, found)
+
+    def _seconds(self, places: Sequence[Place], workload: Workload, devices: Device) -> dict[str, Any]:
+        """[k, row, W] s of all kernels by family, each of the distinct ones timed once on each device."""
+        shards, of_row = self.space.shards
+        shard_of = of_row[self.blocks.rows[[place.block for place in places]]]
+        point_of = np.array([place.device_point for place in places])
+        pairs, place_of = np.unique(
+            np.stack([shard_of, np.broadcast_to(point_of[:, None], shard_of.shape)]).reshape(2, -1),
+            axis=1,
+            return_inverse=True,
+        )
+        points, first = np.unique(point_of, return_index=True)
+        device_of = first[np.searchsorted(points, pairs[1])]
+        padded = np.resize(np.arange(pairs.shape[1]), 1 << (pairs.shape[1] - 1).bit_length())
+        micro_batch, tp, split = shards[pairs[0][padded]].astype(np.float64).T
+        flags: Any = np.array(self.space.split_flags, np.float64)[split.astype(int)].T
+        found = {}
+        for family, shapes in distinct(workload, Shard(micro_batch, tp, flags)).items():
+            kernel_and_device = shapes.place[:, : len(device_of)] * len(places) + device_of
+            wanted, place = np.unique(kernel_and_device, return_inverse=True)
+            kernel, device = np.divmod(wanted, len(places))
+            of_family: Any = shapes.dimensions[:, kernel], shapes.itemsize[kernel], shapes.precision[kernel]
+            kernels = Kernels(family, *of_family)
+            seconds = kernel_seconds(kernels, devices, device.astype(np.int32), self.kernel_model, AT_ONCE)
+            every = seconds[place.reshape(kernel_and_device.shape)][:, place_of.reshape(shard_of.shape)]
+            found[family] = np.moveaxis(every, 1, 0)
+        return found
 
 
 class Worked(NamedTuple):
@@ -134,17 +165,16 @@ class Worked(NamedTuple):
         return [Found(float(scores[i]), (*self.place, i), candidate(i)) for i in best]
 
 
-@partial(quick_jit, static_argnames=("names", "score", "algorithms"))
-def _predictions(workload, cluster, values, plans: Plan, names, score, kernel_model, algorithms):
-    """Clusters [k], predictions and scores [k, W] of k blocks, each on a hardware point of its own."""
+@partial(quick_jit, static_argnames=("score", "algorithms"))
+def _predictions(workload, clusters: Cluster, plans: Plan, timed: Timed, score, algorithms):
+    """Predictions and scores [k, W] of k blocks, each on a cluster of its own."""
 
-    def one(values: Array, plan: Plan) -> tuple[Cluster, Prediction, Array]:
-        varied = at_levers(cluster, values, names)
-        prediction = predict(workload, varied, plan, kernel_model, algorithms)
+    def one(cluster: Cluster, plan: Plan, timed: Timed) -> tuple[Prediction, Array]:
+        prediction = predict(workload, cluster, plan, timed, algorithms)
         prediction = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, jnp.shape(plan.dp)), prediction)
-        return varied, prediction, score(prediction, plan)
+        return prediction, score(prediction, plan)
 
-    return jax.vmap(one)(values, plans)
+    return jax.vmap(one)(clusters, plans, timed)
 
 
 def _widened(leaf: Array) -> np.ndarray:

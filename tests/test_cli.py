@@ -174,7 +174,7 @@ def searched_once(monkeypatch):
 
 def test_optimize_answers_in_every_form(answer, tmp_path, searched_once):
     table, picture = tmp_path / "plans.parquet", tmp_path / "plans.png"
-    given = (*OPTIMIZE, "--messages", "1", "--top", "4")
+    given = (*OPTIMIZE, "--messages", "1", "--top", "4", "--kernels", "roofline")
     code, out, err = answer(*given, "--out", str(table), "--plot", str(picture), "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)

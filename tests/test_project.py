@@ -24,6 +24,7 @@ FLOORS = (
     ("kernels", "collectives"),
     ("memory", "schedule", "measurement_format measurements"),
     ("engine", "timing"),
+    ("shapes",),
     ("convergence", "cost"),
     ("search",),
     ("hybrid", "training", "codesign", "validate"),

@@ -180,7 +180,7 @@ model_options = _together(
     click.option(
         "--kernels",
         type=Kernels(),
-        default="roofline",
+        default="learned",
         show_default=True,
         help="How kernels are timed: learned, roofline, or a file that train-kernels wrote.",
     ),

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jax.tree_util import register_dataclass
+import numpy as np
 
-from jaxscale.kernels.learned import GROUP_OF, GROUPS, Learned
-from jaxscale.kernels.network import Network
-from jaxscale.kernels.work import describe
+from jaxscale.kernels.learned import GROUP_OF, GROUPS
 from jaxscale.nouns import GENERATIONS, Array, Device
 
 LEVELS = (0.8, 0.95)
 """Shares of the kernels that an interval is to cover, in the order of every [level] axis."""
+
+FOLDS = 5
+"""Networks per group that each lack a part of the devices, and that differ where all of them are unsure."""
 
 AGREEMENT = 0.02
 """Spread, in log time, that is added to that of the members: two that agree may both be wrong."""
@@ -28,50 +26,43 @@ class Doubt(NamedTuple):
     """[family, precision, generation] 1 where kernels of the kind were measured; the first generation is
     that of devices that have none."""
     seen: Array
-    """[level] half-width of a kind that was measured, over the spread of the members plus `AGREEMENT`."""
+    """[level] half-width of a kind that was measured, over `spread`."""
     unseen: Array
     """[level] half-width of any other kind, and of a device that no member has met."""
 
 
-@register_dataclass
-@dataclass(frozen=True)
-class Stretched:
-    """A learned kernel model at one end of its intervals.
+def spread(seconds: np.ndarray) -> np.ndarray:
+    """[...] How far the members that lack devices are apart, given their [1 + FOLDS or more, ...] s.
+
+    >>> float(spread(np.ones((1 + FOLDS, 1)))[0]) == AGREEMENT
+    True
+    """
+    return np.log(seconds[1 : 1 + FOLDS]).std(0) + AGREEMENT
+
+
+def half_widths(doubt: Doubt, spread: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """[level, ...] Half-widths of the intervals of kernels, in log time.
 
     Args:
-        learned: the middle.
-        members: by group, networks with a leading axis [member], which differ where they are unsure.
-        doubt: by group.
-        reach: [] 1 for the upper ends, -1 for the lower ones.
-        level: [] index of `LEVELS`.
+        doubt: of their group.
+        spread: [...] from `spread`.
+        known: [...] from `is_taught`.
     """
-
-    learned: Learned
-    members: dict[str, Network]
-    doubt: dict[str, Doubt]
-    reach: Array
-    level: Array
-
-    def __call__(
-        self, family: str, dimensions: Array, itemsize: Array, precision: Array, device: Device
-    ) -> Array:
-        group = GROUP_OF[family]
-        doubt = self.doubt[group]
-
-        def one(network: Network) -> Array:
-            work = describe(family, dimensions, itemsize, precision)
-            return jnp.log(Learned({group: network}).seconds(family, work, device))
-
-        spread = jax.vmap(one)(self.members[group]).std(0)
-        known = is_taught(doubt, family, precision, device)
-        seen, unseen = jnp.asarray(doubt.seen)[self.level], jnp.asarray(doubt.unseen)[self.level]
-        half = jnp.where(known, seen * (spread + AGREEMENT), unseen)
-        middle = self.learned(family, dimensions, itemsize, precision, device)
-        return middle * jnp.exp(self.reach * half)
+    seen, unseen = (np.reshape(width, (-1, *(1,) * np.ndim(spread))) for width in (doubt.seen, doubt.unseen))
+    return np.where(known, seen * spread, unseen)
 
 
-def is_taught(doubt: Doubt, family: str, precision: Array, device: Device) -> Array:
-    """[...] Whether kernels of this family, format and generation were measured."""
-    number = jnp.clip(device.generation + 1, 0, len(GENERATIONS)).astype(jnp.int32)
-    kinds = jnp.asarray(doubt.taught)[GROUPS[GROUP_OF[family]].index(family)]
-    return kinds[precision, number] > 0
+def is_taught(doubt: dict[str, Doubt], family: str, precision: Any, device: Device) -> np.ndarray:
+    """[...] Whether kernels of this family, formats [...] and generations of devices [...] were measured.
+
+    >>> from jaxscale import hardware_db
+    >>> from jaxscale.kernels.weights import shipped
+    >>> from jaxscale.nouns import PRECISIONS
+    >>> h100, bf16 = hardware_db.device("h100"), PRECISIONS.index("bf16")
+    >>> [bool(is_taught(shipped().doubt, f"attention_{way}", bf16, h100)) for way in ("forward", "backward")]
+    [True, False]
+    """
+    group = GROUP_OF[family]
+    number = np.clip(np.asarray(device.generation, int) + 1, 0, len(GENERATIONS))
+    kinds = np.asarray(doubt[group].taught)[GROUPS[group].index(family)]
+    return kinds[np.asarray(precision), number] > 0

@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxscale.errors import InputError, choose
 from jaxscale.files import write_atomically
-from jaxscale.kernels.doubt import Doubt, Stretched
+from jaxscale.kernels.doubt import FOLDS, Doubt
 from jaxscale.kernels.learned import GROUPS, Learned
 from jaxscale.kernels.network import Network
 from jaxscale.kernels.roofline import KernelModel, Roofline
@@ -72,10 +72,10 @@ class Weights:
 
         return Learned({group: pick(network) for group, network in self.members.items()})
 
-    def stretched(self, reach: float = 0.0, level: int = 0) -> Stretched:
-        """The kernel model at one end of its intervals; arguments as in `Stretched`."""
-        ends: Any = np.asarray(reach, np.float32), np.asarray(level, np.int32)
-        return Stretched(self.learned, self.members, self.doubt, *ends)
+    @property
+    def all_members(self) -> list[Learned]:
+        """The member that has seen all devices, then those that each lack some."""
+        return [self.member(number) for number in range(1 + FOLDS)]
 
     def beside(self, other: Weights) -> Weights:
         """These weights, and those of `other` for the groups that these lack."""

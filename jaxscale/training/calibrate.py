@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from jaxscale.hardware_db.store import load_device
-from jaxscale.kernels.doubt import AGREEMENT, LEVELS, Doubt
+from jaxscale.kernels.doubt import AGREEMENT, LEVELS, Doubt, spread
 from jaxscale.kernels.learned import GROUPS
 from jaxscale.measurement_format import ENGINE_FAMILIES, Table
 from jaxscale.nouns import GENERATIONS, PRECISIONS
-from jaxscale.training.folds import FOLDS, device_folds, held_out, validation
+from jaxscale.training.folds import device_folds, held_out, validation
 
 WIDEST = 1.0
 """Half-width, a factor e, where nothing at all says how wide an interval has to be."""
@@ -32,11 +32,11 @@ def doubt(group: str, frame: Table, expected: np.ndarray) -> Doubt:
     """
     error = np.abs(expected - np.log(frame.seconds.to_numpy()))
     devices = frame.groupby(["source", "family", "device"], sort=False).ngroup().to_numpy()
-    spread = expected[1 : 1 + FOLDS].std(0) + AGREEMENT
+    apart = spread(np.exp(expected))
     own = error[1 + frame.device.map(device_folds(frame)).to_numpy(), np.arange(len(frame))]
     watched = validation(frame)
     far = _quantiles(own[~held_out(frame)], devices[~held_out(frame)]) if frame.device.nunique() > 1 else None
-    near = _quantiles((error[0] / spread)[watched], devices[watched]) if watched.any() else WIDEST / AGREEMENT
+    near = _quantiles((error[0] / apart)[watched], devices[watched]) if watched.any() else WIDEST / AGREEMENT
     widths: Any = (
         np.broadcast_to(near, len(LEVELS)),
         np.broadcast_to(WIDEST if far is None else far, len(LEVELS)),

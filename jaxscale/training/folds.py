@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from jaxscale.hardware_db.store import load_device
+from jaxscale.kernels.doubt import FOLDS
 from jaxscale.measurement_format import Table
 from jaxscale.measurements import shape_position
 
@@ -13,8 +14,6 @@ HELD_OUT = 0.2
 
 VALIDATION = 0.05
 """Share of the shapes that say when to stop and how wide intervals have to be."""
-
-FOLDS = 5
 
 TWINS = 1.25
 """Devices of a generation whose peak and bandwidth differ by less are one to a network."""

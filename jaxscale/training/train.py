@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxscale import __version__
 from jaxscale.errors import InputError
+from jaxscale.kernels.doubt import FOLDS
 from jaxscale.kernels.weights import Measuring, Weights
 from jaxscale.measurement_format import Table
 from jaxscale.measurements import measurement_map
@@ -21,7 +22,7 @@ from jaxscale.timing import devices_of
 from jaxscale.training.arrange import arrange, group_of
 from jaxscale.training.calibrate import doubt
 from jaxscale.training.fit import Recipe, Rows, Taught, fit, predicted
-from jaxscale.training.folds import HELD_OUT, VALIDATION, held_out, shows, validation
+from jaxscale.training.folds import HELD_OUT, VALIDATION, device_folds, held_out, shows, validation
 
 RECIPES = {
     "convolution": Recipe(steps=12_000, width=128),
@@ -163,8 +164,6 @@ def _measuring(
 
 
 def _judged(frame: Table, expected: np.ndarray, withheld: tuple[str, ...]) -> Table:
-    from jaxscale.training.folds import FOLDS, device_folds
-
     own = 1 + frame.device.map(device_folds(frame)).to_numpy()
     apart = np.full(len(frame), np.nan)
     if len(expected) > 1 + FOLDS:
