@@ -31,6 +31,7 @@ __all__ = [
     "LABELS",
     "MEASUREMENT_DIMENSIONS",
     "check_measurements",
+    "file_ending",
     "least_seconds",
     "measurement_map",
     "median_of_repeats",
@@ -61,7 +62,7 @@ def read_measurements(path: str | os.PathLike[str]) -> pd.DataFrame:
     import pandas as pd
 
     path, name = Path(path), str(path)
-    ending = _ending(path)
+    ending = file_ending(path)
     if not path.is_file():
         raise InputError(f"cannot read {name!r}: there is no such file")
     try:
@@ -82,7 +83,7 @@ def write_measurements(frame: pd.DataFrame, path: str | os.PathLike[str]) -> Pat
         InputError: `check_measurements` refuses the frame, or the file cannot be written.
     """
     path = Path(path)
-    ending = _ending(path)
+    ending = file_ending(path)
     frame = check_measurements(frame, "the table of measurements")
     if ending == ".csv.gz":
         gzip: Any = {"method": "gzip", "mtime": 0}
@@ -172,6 +173,6 @@ def split_by_shape(frame: Table, fraction: float, seed: int = 0) -> tuple[pd.Dat
     return frame[~held], frame[held]
 
 
-def _ending(path: Path) -> str:
+def file_ending(path: Path) -> str:
     name = path.name.lower()
     return ".csv.gz" if name.endswith(".csv.gz") else choose("measurement format", path.suffix, FORMATS)

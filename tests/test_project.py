@@ -27,7 +27,7 @@ FLOORS = (
     ("shapes",),
     ("convergence", "cost"),
     ("search",),
-    ("hybrid", "training", "codesign", "validate"),
+    ("hybrid", "training", "profiling", "codesign", "validate"),
     ("explain",),
     ("report",),
     ("plots",),

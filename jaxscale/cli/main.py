@@ -23,6 +23,7 @@ SUBCOMMANDS = {
     "optimize": ("jaxscale.cli.optimize:command", "Find the best plans for a network on a cluster."),
     "predict": ("jaxscale.cli.predict:command", "Time, memory and bottleneck of one plan."),
     "sweep": ("jaxscale.cli.sweep:command", "Vary batch, devices or hardware and tabulate the best plans."),
+    "profile": ("jaxscale.cli.profile:command", "Measure kernels on the device that JAX sees."),
     "validate": ("jaxscale.cli.validate:command", "Score kernel times against measured kernels."),
     "train-kernels": ("jaxscale.cli.train_kernels:command", "Teach kernel models from measured kernels."),
     "models": ("jaxscale.cli.models:command", "List the networks, or show one."),

@@ -11,13 +11,17 @@ PROGRESS_AFTER = 1.0
 
 
 class Progress:
-    """What `evaluate` calls as it goes; shows nothing where stderr is no terminal.
+    """What long work calls as it goes; shows nothing where stderr is no terminal.
+
+    Args:
+        words: what is being done, with `total` to be filled in.
 
     >>> with Progress() as progress:
     ...     progress(1_000, 1_000)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, words: str = "judging {total:,} candidates") -> None:
+        self._words = words
         self._started = time.monotonic()
         self._bar: Any = None
 
@@ -47,5 +51,5 @@ class Progress:
             progress.TimeRemainingColumn(),
         )
         self._bar = progress.Progress(*columns, console=notes(), transient=True)
-        self._task = self._bar.add_task(f"judging {total:,} candidates", total=total)
+        self._task = self._bar.add_task(self._words.format(total=total), total=total)
         self._bar.start()
