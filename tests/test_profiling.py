@@ -123,7 +123,7 @@ def test_what_is_profiled_can_be_read(tmp_path, capsys, monkeypatch):
         (["lenet-5", "--describe", "a.toml"], "leave out MODEL"),
         (["--describe", "a.txt"], "unknown file format '.txt'"),
         (
-            ["lenet-5", "--device", "v100", "--out", "a.csv", "--longest", "1 ps"],
+            ["alexnet", "--device", "v100", "--out", "a.csv", "--longest", "1 ns"],
             "no kernel is left to measure",
         ),
     ],
